@@ -56,7 +56,11 @@ def measure(name: str, dtype: str, tokenizer: Any) -> tuple[str, str, float]:
     except ValueError:  # no classification head in transformers: the likelihood per token instead
         model = model_of(name, "AutoModelForCausalLM", DTYPES[dtype])
         logp = AnswerLogp(checkpoint(model, tokenizer))
-        found = [said.logp / said.tokens for row in logp.spoken(groups) for said in row]
+        texts_of_all = [text for group in groups for text in group]
+        found = [
+            value / (text.end - text.start)
+            for text, value in zip(texts_of_all, (value for row in logp.logp(groups) for value in row), strict=True)
+        ]
         return "likelihood", path_of(logp), largest(found, [plain_logp(model, t) for group in groups for t in group])
     head = LastToken(checkpoint(model, tokenizer))
     found = [float(row) for rows in head.logits(groups) for row in rows]
@@ -69,9 +73,7 @@ def checkpoint(model: Any, tokenizer: Any) -> Checkpoint:
 
 
 def path_of(head: LastToken | AnswerLogp) -> str:
-    if head.sharing.prefixes:
-        return "shared" if head.sharing.limit is None else f"shared up to {head.sharing.limit} tokens"
-    return f"whole text: {head.sharing.why}"
+    return "shared" if head.sharing.prefixes else f"whole text: {head.sharing.why}"
 
 
 def texts() -> list[list[Text]]:

@@ -99,7 +99,7 @@ def make_bundles(tokenizer: Any, queries: int, answers: int) -> list[Bundle]:
         posts = top_posts(pair.question, pair.profile, RANKERS["embedding"], k=10).posts
         query = Query(question=pair.question, user=pair.user, posts=posts)
         texts = [*pair.answers, *pool[n * 64 : n * 64 + answers - 2]]
-        made.append(bundle([chat.tokens(query, text) for text in texts]))
+        made.append(bundle([chat.text(query, text).ids for text in texts]))
     return made
 
 

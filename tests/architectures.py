@@ -40,22 +40,6 @@ SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma 3": ("Gemma3TextConfig", {**GROUPED, **HEAD, "sliding_window": 16, "query_pre_attn_scalar": 8}),
     "Phi": ("PhiConfig", {**GROUPED, "num_key_value_heads": 4}),
     "Phi-3": ("Phi3Config", GROUPED),
-    "Phi-3 (longrope)": (
-        "Phi3Config",
-        {
-            **GROUPED,
-            "original_max_position_embeddings": 200,
-            "rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 200, **LONG},
-        },
-    ),
-    "Llama (dynamic rope)": (
-        "LlamaConfig",
-        {
-            **GROUPED,
-            "max_position_embeddings": 200,
-            "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0},
-        },
-    ),
     "Llama (llama3 rope)": (
         "LlamaConfig",
         {
@@ -113,7 +97,26 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """Every token sees every other one."""
-ARCHITECTURES = {**SHARED, **HYBRID, **ENCODERS}
+ROPE = {
+    "Phi-3 (longrope)": (
+        "Phi3Config",
+        {
+            **GROUPED,
+            "original_max_position_embeddings": 200,
+            "rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 200, **LONG},
+        },
+    ),
+    "Llama (dynamic rope)": (
+        "LlamaConfig",
+        {
+            **GROUPED,
+            "max_position_embeddings": 200,
+            "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0},
+        },
+    ),
+}
+"""Rotary embeddings that depend on the length of a text."""
+ARCHITECTURES = {**SHARED, **ROPE, **HYBRID, **ENCODERS}
 
 
 def model_of(name: str, auto: str, dtype: Any = torch.float32) -> Any:

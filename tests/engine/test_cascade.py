@@ -10,7 +10,7 @@ import pytest
 
 from prb.engine import cascade
 from prb.engine.cascade import Cascade, Piece, Row, similar
-from prb.engine.states import LARGEST, Bundle, Reading, States, packed_rows, to_host
+from prb.engine.states import LARGEST, Bundle, Part, States, packed_rows, to_host
 from tests.tiny import SIZE, torch, transformers
 
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -204,15 +204,13 @@ def test_no_copies_of_the_prefix_are_made_for_its_suffixes() -> None:
 
 @pytest.mark.parametrize("budget", [1, 20, 60, 100, 500])
 def test_rows_hold_every_suffix_once_in_order_and_stay_within_the_budget(budget: int) -> None:
-    readings = [Reading(number, each, [None] * len(each.suffixes)) for number, each in enumerate(BUNDLES)]
-    rows = list(packed_rows(readings, budget))
+    every = [[Part(n, k, b.prefix, s) for k, s in enumerate(b.suffixes)] for n, b in enumerate(BUNDLES)]
+    rows = list(packed_rows(every, budget))
     parts = [part for row in rows for together in row for part in together]
-    assert [(p.of.number, p.suffix) for p in parts] == [
-        (i, k) for i, b in enumerate(BUNDLES) for k in range(len(b.suffixes))
-    ]
+    assert parts == [part for of_one in every for part in of_one]
     for row in rows:
         own = [sum(len(part.tokens) for part in together) for together in row]
-        shared = [len(together[0].of.bundle.prefix) for together in row]
+        shared = [len(together[0].prefix) for together in row]
         assert sum(own) + sum(shared) <= budget or len(row) == 1
         assert max(own) <= LARGEST * budget or len(row[0]) == 1
     if budget * LARGEST >= 153:  # all suffixes of the largest bundle
@@ -224,7 +222,7 @@ def test_suffixes_of_a_prefix_attend_to_it_in_one_call_and_similar_lengths_to_th
     row = Row(pieces, torch.device("cpu"))
     assert row._followers == [(9, 32, 0), (37, 39, 4)]
     assert row.positions.tolist()[0][9:13] == [9, 10, 11, 12]
-    assert list(similar({0: 10, 1: 9, 2: 4, 3: 2, 4: 10})) == [[0, 4, 1], [2], [3]]
+    assert list(similar([10, 9, 4, 2, 10])) == [[0, 4, 1], [2], [3]]
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,7 +21,7 @@ NO_BOS = tiny.CHAT.replace("{{ bos_token }}", "")
 
 def test_a_templated_text_has_exactly_one_bos() -> None:
     for template in (tiny.CHAT, NO_BOS):
-        ids = Chat(tiny.tokenizer(template)).tokens(ASK, "answer")
+        ids = Chat(tiny.tokenizer(template)).text(ASK, "answer").ids
         assert list(ids).count(1) == 1
         assert ids[0] == 1
 
@@ -30,12 +30,12 @@ def test_without_a_history_the_tokens_are_those_of_the_chat_template_for_the_bar
     tokenizer, question = tiny.tokenizer(), " Which bread?\n\nA book: "
     turns = [{"role": "user", "content": question}, {"role": "assistant", "content": "big"}]
     expected = tokenizer.apply_chat_template(turns, return_dict=False)
-    assert list(Chat(tokenizer).tokens(Query(question=question), "big")) == list(expected)
+    assert list(Chat(tokenizer).text(Query(question=question), "big").ids) == list(expected)
 
 
 def test_roles_are_kept_and_a_system_turn_comes_first() -> None:
     tokenizer = tiny.tokenizer()
-    text = tokenizer.decode(Chat(tokenizer, system="be big").tokens(ASK, "answer"))
+    text = tokenizer.decode(Chat(tokenizer, system="be big").text(ASK, "answer").ids)
     assert text == "<s><|system|>\nbe big<|end|>\n<|user|>\nask<|end|>\n<|assistant|>\nanswer<|end|>\n"
 
 
@@ -43,7 +43,7 @@ def test_earlier_turns_are_turns_of_the_chat_and_system_messages_become_one() ->
     tokenizer = tiny.tokenizer()
     context = (Turn("system", "be warm"), Turn("user", "book"), Turn("assistant", "late"))
     query = Query(question="ask", context=context, posts=(Post("1", "", "early morning"),))
-    text = tokenizer.decode(Chat(tokenizer, system="be big").tokens(query, "answer"))
+    text = tokenizer.decode(Chat(tokenizer, system="be big").text(query, "answer").ids)
     before = "<s><|system|>\nbe big\n\nbe warm<|end|>\n<|user|>\nbook<|end|>\n<|assistant|>\nlate<|end|>\n<|user|>\n"
     assert text.startswith(before)
     assert text.endswith("ask<|end|>\n<|assistant|>\nanswer<|end|>\n")
@@ -55,25 +55,25 @@ def test_a_conversation_without_a_history_is_what_the_template_makes_of_its_mess
     query = Query(question="ask", context=(Turn("user", "book"), Turn("assistant", "late")))
     messages = [("user", "book"), ("assistant", "late"), ("user", "ask"), ("assistant", "big")]
     turns = [{"role": role, "content": text} for role, text in messages]
-    assert list(Chat(tokenizer).tokens(query, "big")) == list(tokenizer.apply_chat_template(turns, return_dict=False))
+    assert list(Chat(tokenizer).text(query, "big").ids) == list(tokenizer.apply_chat_template(turns, return_dict=False))
 
 
 def test_models_that_read_no_turns_get_the_conversation_as_one_text() -> None:
     query = Query(question="ask", context=(Turn("user", "book"), Turn("assistant", "late")))
     for tokenizer in (tiny.tokenizer(None), tiny.tokenizer(None, encoder=True)):
         reader = TwoTexts(tokenizer) if tokenizer.eos_token == "</s>" else Chat(tokenizer)
-        decoded = tokenizer.decode(reader.text(query, "answer").ids)
+        decoded = tokenizer.decode(reader.texts(query, ["answer"])[0].ids)
         assert "User: book\n\nAssistant: late\n\nUser: ask" in decoded
 
 
 def test_without_a_template_prompt_and_answer_are_joined_by_an_empty_line() -> None:
     tokenizer = tiny.tokenizer(None)
-    assert tokenizer.decode(Chat(tokenizer).tokens(ASK, "answer")) == "<s>ask\n\nanswer"
+    assert tokenizer.decode(Chat(tokenizer).text(ASK, "answer").ids) == "<s>ask\n\nanswer"
 
 
 def test_an_encoder_gets_two_texts() -> None:
     tokenizer = tiny.tokenizer(None, encoder=True)
-    made = TwoTexts(tokenizer).text(ASK, "answer")
+    made = TwoTexts(tokenizer).texts(ASK, ["answer"])[0]
     assert tokenizer.decode(made.ids) == "<s>ask</s>answer</s>"
 
 
@@ -86,20 +86,24 @@ def encode(query: Query, answer: str) -> list[int]:
     return [0] * (len(flat(query).split()) + len(answer.split()))
 
 
+def fitting(answers: Sequence[str], limit: int) -> Callable[[Query], bool]:
+    return lambda query: all(len(encode(query, answer)) <= limit for answer in answers)
+
+
 def test_what_fits_is_left_alone() -> None:
-    assert fit(query(3), ["a"], encode, limit=1000) == (query(3), 0)
+    assert fit(query(3), fitting(["a"], 1000)) == (query(3), 0)
 
 
 def test_the_oldest_posts_go_first_and_as_few_as_possible() -> None:
     full = len(encode(query(6), "a"))
-    fitted = fit(query(6), ["a"], encode, limit=full - 1)
+    fitted = fit(query(6), fitting(["a"], full - 1))
     assert not isinstance(fitted, Failure)
     assert ([post.id for post in fitted[0].posts], fitted[1]) == (["1", "2", "3", "4", "5"], 1)
 
 
 def test_then_the_middle_of_the_question_goes_and_its_ends_stay() -> None:
     bare = len(encode(query(0), "a"))
-    fitted = fit(query(4), ["a"], encode, limit=bare - 4)
+    fitted = fit(query(4), fitting(["a"], bare - 4))
     assert not isinstance(fitted, Failure)
     short, cut = fitted
     assert cut == 5
@@ -112,14 +116,14 @@ def test_then_the_middle_of_the_question_goes_and_its_ends_stay() -> None:
 def test_the_longest_answer_decides_for_all() -> None:
     full = len(encode(query(6), "a"))
     long = " ".join("b" * 9)
-    fitted = fit(query(6), ["a", long], encode, limit=full)
+    fitted = fit(query(6), fitting(["a", long], full))
     assert not isinstance(fitted, Failure)
     assert len(encode(fitted[0], long)) <= full
     assert fitted[1] == 2
 
 
 def test_an_answer_that_alone_is_too_long_is_a_failure_not_a_cut_answer() -> None:
-    assert isinstance(fit(query(2), [" ".join("a" * 50)], encode, limit=20), Failure)
+    assert isinstance(fit(query(2), fitting([" ".join("a" * 50)], 20)), Failure)
 
 
 @settings(deadline=None, max_examples=60)
@@ -128,7 +132,7 @@ def test_a_fitted_query_fits_and_loses_no_more_posts_than_needed(
     posts: int, words: int, answer: int, limit: int
 ) -> None:
     texts = [" ".join("a" * answer)]
-    fitted = fit(query(posts, words), texts, encode, limit)
+    fitted = fit(query(posts, words), fitting(texts, limit))
     if isinstance(fitted, Failure):
         assert answer + 3 > limit - 3
         return
@@ -144,7 +148,7 @@ def test_after_the_posts_go_the_oldest_choices_then_the_oldest_turns_and_a_conve
     context = (Turn("system", "rules"), *(Turn("user" if n % 2 == 0 else "assistant", f"turn {n}") for n in range(4)))
     whole = Query(question="now what", user="u", context=context, posts=query(2).posts, choices=choices)
     sizes = range(len(encode(whole, "a")), len(encode(Query(question="now what"), "a")), -1)
-    cuts = [fitted for size in sizes if not isinstance(fitted := fit(whole, ["a"], encode, size), Failure)]
+    cuts = [fitted for size in sizes if not isinstance(fitted := fit(whole, fitting(["a"], size)), Failure)]
     kept = [(len(q.posts), len(q.choices), len(q.context)) for q, _ in cuts]
     assert kept[0] == (2, 3, 5)
     assert kept == sorted(kept, reverse=True)

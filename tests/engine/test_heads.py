@@ -158,7 +158,7 @@ def test_a_models_own_forward_pass_counts_not_its_bare_head(tmp_path: Path) -> N
     assert "its forward pass is not a head on its last state" in model.execution
     checkpoint = load(str(folder), "classifier", Loading(trust_remote_code=True))
     for ask, score in zip(ASKS, model.score(ASKS), strict=True):
-        ids = torch.tensor([list(Chat(checkpoint.tokenizer).tokens(*ask))])
+        ids = torch.tensor([list(Chat(checkpoint.tokenizer).text(*ask).ids)])
         with torch.inference_mode():
             assert score == pytest.approx(float(checkpoint.model(input_ids=ids).logits[0, 0]), abs=1e-3)
 
@@ -181,7 +181,7 @@ def test_known_checkpoints_with_their_own_code_are_read_where_their_reward_is(
     chat = Chat(transformers.AutoTokenizer.from_pretrained(folder))
     for ask, score in zip(ASKS, scores, strict=True):
         with torch.inference_mode():
-            parts = plain(input_ids=torch.tensor([list(chat.tokens(*ask))])).logits[0].tanh()
+            parts = plain(input_ids=torch.tensor([list(chat.text(*ask).ids)])).logits[0].tanh()
         assert score == pytest.approx(float(parts.sum() if column is None else parts[column]), abs=1e-4)
 
 

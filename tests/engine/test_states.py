@@ -21,12 +21,11 @@ from prb.engine.states import (
     bundle,
     probe,
     probe_tokens,
-    rope_switch,
     whole_batches,
 )
 from prb.types import Ask, Failure, Query
 from tests import tiny
-from tests.architectures import ARCHITECTURES, ENCODERS, HYBRID, SHARED, model_of
+from tests.architectures import ARCHITECTURES, ENCODERS, HYBRID, ROPE, SHARED, model_of
 from tests.tiny import torch
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=6)
@@ -105,14 +104,13 @@ def test_log_probabilities_of_answers_are_those_of_a_plain_pass(architecture: st
     groups = texts_of(loaded.tokenizer)
     head = AnswerLogp(loaded)
     assert head.sharing.prefixes
-    for texts, rows in zip(groups, head.spoken(groups), strict=True):
-        for text, spoken in zip(texts, rows, strict=True):
+    for texts, rows in zip(groups, head.logp(groups), strict=True):
+        for text, found in zip(texts, rows, strict=True):
             ids = torch.tensor([list(text.ids)])
             with torch.no_grad():
                 logp = torch.log_softmax(loaded.model(input_ids=ids).logits[0].double(), dim=-1)
             slow = sum(float(logp[i - 1, text.ids[i]]) for i in range(text.start, text.end))
-            assert spoken.logp == pytest.approx(slow, abs=1e-3)
-            assert spoken.tokens == text.end - text.start
+            assert found == pytest.approx(slow, abs=1e-3)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "deberta"])
@@ -188,7 +186,7 @@ def test_states_are_those_of_a_plain_forward_pass(name: str, dtype: str, tokeniz
     body = model_of(name, "AutoModel", DTYPES[dtype])
     states = States(body, 256, probe(body, probe_tokens(tokenizer, 512)))
     assert states.sharing.prefixes == (name in SHARED), states.sharing
-    assert states.sharing.padding
+    assert states.sharing.padding == (name not in ROPE)
     groups = groups_of([[40, 70, 33], [90], [12, 50]])
     bundles = [bundle([t.ids for t in g], at_most=min(t.start for t in g)) for g in groups]
     for group, rows in zip(groups, states.run(bundles, lambda s, *_: s[-1]), strict=True):
@@ -224,14 +222,14 @@ def test_the_probe_reads_at_least_64_tokens_of_prose(tokenizer: Any) -> None:
     assert len(probe_tokens(tokenizer, 20)) == 20
 
 
-@pytest.mark.parametrize("name", ["Phi-3 (longrope)", "Llama (dynamic rope)"])
+@pytest.mark.parametrize("name", ROPE)
 def test_texts_beyond_the_switch_of_the_rotary_embedding_do_not_change_their_neighbors(
     name: str, tokenizer: Any
 ) -> None:
     model = model_of(name, "AutoModelForSequenceClassification")
     model.config.pad_token_id = 0
     head = LastToken(checkpoint_of(model, tokenizer, budget=4096))
-    assert head.sharing == Sharing(True, limit=200, why=rope_switch(model.config)[1])
+    assert str(head.sharing).startswith("prefixes not shared, whole texts, one length per batch: its positions depend")
     # one prefix of 150 tokens with a short answer beside a text with a long one: together they would pass the switch
     groups = groups_of([[160, 199], [230, 60], [120, 60], [300], [200]], shared=150)
     for group, rows in zip(groups, head.logits(groups), strict=True):
@@ -248,14 +246,14 @@ def test_likelihood_of_a_model_that_cannot_share_is_computed_in_padded_batches(n
     head = AnswerLogp(checkpoint_of(model, tokenizer, budget=4096))
     calls: list[int] = []
     model.base_model.register_forward_pre_hook(lambda *_: calls.append(1))
-    found = head.spoken(groups)
+    all_rows = head.logp(groups)
     assert len(calls) == 1
-    for group, rows in zip(groups, found, strict=True):
-        for text, spoken in zip(group, rows, strict=True):
+    for group, rows in zip(groups, all_rows, strict=True):
+        for text, found in zip(group, rows, strict=True):
             with torch.inference_mode():
                 logp = torch.log_softmax(model(input_ids=torch.tensor([list(text.ids)])).logits[0].float(), dim=-1)
             slow = sum(float(logp[i - 1, text.ids[i]]) for i in range(text.start, text.end))
-            assert spoken.logp == pytest.approx(slow, abs=2e-3)
+            assert found == pytest.approx(slow, abs=2e-3)
 
 
 def test_hidden_features_of_a_model_that_cannot_share_are_computed_in_padded_batches(tokenizer: Any) -> None:
@@ -284,4 +282,3 @@ def test_the_first_logit_is_that_of_the_models_own_forward_pass(name: str, dtype
 def test_where_padding_is_not_safe_only_equal_lengths_share_a_batch() -> None:
     assert list(whole_batches([3, 5, 3], 99, Sharing(False, padding=False))) == [[1], [0, 2]]
     assert list(whole_batches([3, 5, 3], 99, Sharing(False))) == [[1, 0, 2]]
-    assert list(whole_batches([3, 5, 3], 99, Sharing(False, limit=4))) == [[0, 2], [1]]

@@ -321,7 +321,7 @@ def test_a_text_for_a_server_that_tokenizes_is_exactly_what_we_tokenized() -> No
 
     encoder = tiny.tokenizer(None, encoder=True)
     encoder.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
-    text = TwoTexts(encoder).text(QUERIES[0], "A book.")
+    text = TwoTexts(encoder).texts(QUERIES[0], ["A book."])[0]
     parts = as_texts(encoder, text)
     assert parts is not None
     assert len(parts) == 2

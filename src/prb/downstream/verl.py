@@ -100,13 +100,14 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows as verl's RLHFDataset reads them; there is no right answer, so the ground truth is empty."""
 
-    def tokens(query: Query, _: str) -> list[int]:
+    def fits(query: Query) -> bool:
         prompt = write_prompt(tokenizer, policy_chat(query, config.policy_prompt))
-        return one_bos(tokenizer, tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        tokens = one_bos(tokenizer, tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        return len(tokens) <= config.max_prompt
 
     for prompt in selected:
         (views,) = prompts.views([prompt])
-        fitted = views if isinstance(views, Failure) else fit(views.policy, [""], tokens, config.max_prompt)
+        fitted = views if isinstance(views, Failure) else fit(views.policy, fits)
         progress.advance()
         if isinstance(views, Failure) or isinstance(fitted, Failure):
             progress.note(f"{prompt.item.id} is left out: {fitted}")

@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask
@@ -41,22 +40,22 @@ class Partial(NamedTuple):
     """batch × heads × queries, in fp32."""
 
 
-Kernel = Callable[[Tensor, Tensor, Tensor, float, bool], Partial]
-"""(query, key, value, scale, causal); keys may have fewer heads than queries."""
+Kernel = Callable[[Tensor, Tensor, Tensor, float, bool], tuple[Tensor, ...]]
+"""(query, key, value, scale, causal) → output and log-sum-exp first; keys may have fewer heads than queries."""
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, scale: float, causal: bool = False) -> Partial:
     """All queries to all keys; `causal`: as many of both, and a query sees the keys up to its own."""
     groups = query.shape[1] // key.shape[1]
     kernel: Kernel = _kernel(query.device, query.dtype, key.shape[3], value.shape[3], groups, causal)
-    return kernel(query, key, value, scale, causal)
+    out, lse, *_ = kernel(query, key, value, scale, causal)
+    return Partial(out, lse[:, :, : query.shape[2]].float())  # some kernels round the number of rows up
 
 
 def attend_folded(query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Partial:
     """As `attend` without a mask, with the heads that share a key folded into its rows: keys are never repeated."""
     batch, heads, rows, size = query.shape
-    shared = key.shape[1]
-    out, lse = attend(query.reshape(batch, shared, -1, size), key, value, scale=scale)
+    out, lse = attend(query.reshape(batch, key.shape[1], -1, size), key, value, scale=scale)
     return Partial(out.reshape(batch, heads, rows, -1), lse.reshape(batch, heads, rows))
 
 
@@ -67,6 +66,7 @@ def merge(one: Partial, other: Partial) -> Tensor:
 
 
 def plain(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Partial:
+    """Matrix products, for what no kernel computes."""
     key, value = (_repeated(part, query.shape[1]).float() for part in (key, value))
     batch, heads, rows, _ = query.shape
     step = max(1, SCORES // (batch * heads * key.shape[2]))
@@ -81,39 +81,28 @@ def plain(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool)
     return Partial(torch.cat(outs, dim=2).to(query.dtype), torch.cat(sums, dim=2))
 
 
-def _cpu_flash(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Partial:
-    flash: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out, lse = flash(query, key, value, 0.0, causal, scale=scale)
-    return Partial(out, lse)
-
-
-def _gpu_flash(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Partial:
-    flash: Any = torch.ops.aten._scaled_dot_product_flash_attention
-    out, lse, *_ = flash(query, key, value, 0.0, causal, False, scale=scale)
-    return Partial(out, lse[:, :, : query.shape[2]].float())
-
-
-def _gpu_efficient(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Partial:
-    efficient: Any = torch.ops.aten._scaled_dot_product_efficient_attention
-    out, lse, *_ = efficient(query, key, value, None, True, 0.0, causal, scale=scale)
-    return Partial(out, lse[:, :, : query.shape[2]].float())  # rows are rounded up to a multiple of 32
-
-
-def _with_repeated_keys(
-    kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool
-) -> Partial:
-    heads = query.shape[1]
-    return kernel(query, _repeated(key, heads), _repeated(value, heads), scale, causal)
-
-
 def _repeated(part: Tensor, heads: int) -> Tensor:
     return part if part.shape[1] == heads else part.repeat_interleave(heads // part.shape[1], dim=1)
 
 
-KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "cpu": (_cpu_flash, partial(_with_repeated_keys, _cpu_flash)),
-    "cuda": tuple(partial(_with_repeated_keys, kernel) for kernel in (_gpu_flash, _gpu_efficient)),
-}
+def _cpu_flash(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Any:
+    flash: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return flash(query, key, value, 0.0, causal, scale=scale)
+
+
+def _gpu_flash(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Any:
+    flash: Any = torch.ops.aten._scaled_dot_product_flash_attention
+    key, value = _repeated(key, query.shape[1]), _repeated(value, query.shape[1])
+    return flash(query, key, value, 0.0, causal, False, scale=scale)
+
+
+def _gpu_efficient(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Any:
+    efficient: Any = torch.ops.aten._scaled_dot_product_efficient_attention
+    key, value = _repeated(key, query.shape[1]), _repeated(value, query.shape[1])
+    return efficient(query, key, value, None, True, 0.0, causal, scale=scale)
+
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {"cpu": (_cpu_flash,), "cuda": (_gpu_flash, _gpu_efficient)}
 """By device, the fastest first."""
 
 
@@ -132,10 +121,11 @@ def _kernel(
     tolerance = 5e-3 if dtype == torch.float32 else 3e-2
     for kernel in KERNELS.get(device.type, ()):
         try:
-            actual = kernel(*example, key_size**-0.5, causal)
+            out, lse, *_ = kernel(*example, key_size**-0.5, causal)
         except (RuntimeError, AttributeError, TypeError, ValueError, NotImplementedError):
             continue
-        if all(torch.allclose(a.float(), b.float(), atol=tolerance) for a, b in zip(actual, expected, strict=True)):
+        pairs = ((out, expected.out), (lse[:, :, :37], expected.lse))
+        if all(torch.allclose(a.float(), b.float(), atol=tolerance) for a, b in pairs):
             return kernel
     return plain
 
@@ -159,44 +149,6 @@ class Piece:
     after: int | None = None
 
 
-@dataclass(frozen=True)
-class Causal:
-    """Pieces that attend to themselves in one call: a single one as it stands, several padded on the right."""
-
-    start: int
-    end: int
-    """Of a single piece."""
-    follows: bool
-    """Whether they also attend to a prefix, so that their log-sum-exp is needed."""
-    places: Tensor | None = None
-    """Of several, pieces × longest: where in the row each token stands; causal attention does not see the padding."""
-    real: tuple[Tensor, Tensor] | None = None
-    """Which of `places` are not padding, as piece and number within it."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Partial:
-        query, key, value = self._taken(query), self._taken(key), self._taken(value)
-        if self.follows:
-            return attend(query, key, value, scale=scale, causal=True)
-        grouped = query.shape[1] != key.shape[1]
-        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
-        return Partial(out, out.new_zeros(out.shape[:3], dtype=torch.float32))
-
-    def _taken(self, part: Tensor) -> Tensor:
-        if self.places is None:
-            return part[:, :, self.start : self.end]
-        taken = part[0].transpose(0, 1).index_select(0, self.places.flatten().to(part.device))
-        return taken.view(*self.places.shape, *taken.shape[1:]).transpose(1, 2)
-
-    def put(self, part: Tensor, into: Tensor) -> None:
-        """pieces × heads × longest (× size) → tokens × heads (× size)."""
-        by_token = part.transpose(1, 2)
-        if self.places is None or self.real is None:
-            into[self.start : self.end] = by_token[0]
-        else:
-            piece, number = (index.to(part.device) for index in self.real)
-            into[self.places.to(part.device)[piece, number]] = by_token[piece, number]
-
-
 class Row:
     """One forward pass: where its pieces stand, and the attention among them."""
 
@@ -210,28 +162,20 @@ class Row:
         positions = [torch.arange(n, n + length) for n, length in zip(before, lengths, strict=True)]
         self.positions = torch.cat(positions)[None].to(device)
         self.calls = 0
-        self._device = device
-        self._causal = [
-            self._together(group, follows)
-            for follows in (False, True)
-            for group in similar({i: n for i, n in enumerate(lengths) if bool(before[i]) == follows})
-        ]
+        self._groups: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []
+        """Pieces that attend to themselves in one call, padded on the right, which causal attention does not see:
+        where in the row each token stands (pieces × longest), and which of these places are not padding."""
+        for group in similar(lengths):
+            first, last = (torch.tensor([self.spans[i][side] for i in group])[:, None] for side in (0, 1))
+            places = first + torch.arange(int((last - first).max()))
+            row, column = (places < last).nonzero(as_tuple=True)
+            self._groups.append((places.clamp(max=ends[-1] - 1).to(device), (row.to(device), column.to(device))))
         self._followers: list[tuple[int, int, int]] = []
+        """From where to where the row follows which piece."""
         for piece, (start, end) in zip(pieces, self.spans, strict=True):
-            if piece.after is None:
-                continue
-            neighbor = self._followers and self._followers[-1][1:] == (start, piece.after)
-            self._followers.append((self._followers.pop()[0] if neighbor else start, end, piece.after))
-
-    def _together(self, group: Sequence[int], follows: bool) -> Causal:
-        start, end = self.spans[group[0]]
-        if len(group) == 1:
-            return Causal(start, end, follows)
-        starts, ends = (torch.tensor([self.spans[i][side] for i in group])[:, None] for side in (0, 1))
-        places = starts + torch.arange(int((ends - starts).max()))
-        piece, number = (index.to(self._device) for index in (places < ends).nonzero(as_tuple=True))
-        places = places.clamp(max=self.spans[-1][1] - 1).to(self._device)
-        return Causal(start, end, follows, places, (piece, number))
+            if piece.after is not None:
+                neighbor = self._followers and self._followers[-1][1:] == (start, piece.after)
+                self._followers.append((self._followers.pop()[0] if neighbor else start, end, piece.after))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """1 × heads × tokens × size each → 1 × tokens × heads × size."""
@@ -239,11 +183,12 @@ class Row:
         self.calls += 1
         out = query.new_empty(tokens, heads, value.shape[3])
         lse = torch.empty(tokens, heads, device=query.device)
-        for group in self._causal:
-            within = group.attend(query, key, value, scale)
-            group.put(within.out, out)
-            if group.follows:
-                group.put(within.lse, lse)
+        by_token = [part[0].transpose(0, 1) for part in (query, key, value)]
+        for on_first_device, real_on_first in self._groups:  # the layers of a large model may be on several devices
+            places, real = on_first_device.to(query.device), tuple(index.to(query.device) for index in real_on_first)
+            within = attend(*(part[places].transpose(1, 2) for part in by_token), scale=scale, causal=True)
+            out[places[real]] = within.out.transpose(1, 2)[real]
+            lse[places[real]] = within.lse.transpose(1, 2)[real]
         for start, end, after in self._followers:
             a, b = self.spans[after]
             shared = attend_folded(query[:, :, start:end], key[:, :, a:b], value[:, :, a:b], scale=scale)
@@ -252,10 +197,10 @@ class Row:
         return out[None]
 
 
-def similar(lengths: dict[int, int]) -> Iterator[list[int]]:
-    """Pieces by length, the longest first, in groups that waste little on padding."""
+def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Positions by length, the longest first, in groups that waste little on padding."""
     group: list[int] = []
-    for i in sorted(lengths, key=lambda i: (-lengths[i], i)):
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if group and lengths[i] < SIMILAR * lengths[group[0]]:
             yield group
             group = []
@@ -306,7 +251,7 @@ class Cascade:
 
     def __init__(self, body: Any, model: PreTrainedModel) -> None:
         self._body, self._model = body, model
-        self._configs = {id(m.config): m.config for m in body.modules() if hasattr(m, "config")}
+        self._configs = {id(m.config): m.config for m in body.modules() if hasattr(m, "config")}.values()
         self._lock = _LOCKS.setdefault(model, threading.RLock())
         config = body.config.get_text_config()
         self._layers = config.num_hidden_layers
@@ -346,11 +291,11 @@ class Cascade:
     @contextmanager
     def _switched_on(self) -> Iterator[None]:
         with self._lock:
-            before = [(config, config._attn_implementation) for config in self._configs.values()]
+            before = [config._attn_implementation for config in self._configs]
             try:
-                for config, _ in before:
+                for config in self._configs:
                     config._attn_implementation = NAME
                 yield
             finally:
-                for config, name in before:
+                for config, name in zip(self._configs, before, strict=True):
                     config._attn_implementation = name

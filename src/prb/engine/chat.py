@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -104,9 +105,6 @@ class TwoTexts:
         encoded = [self._tokenizer(flat(query), answer) for answer in answers]
         return [Text(e["input_ids"], 0, len(e["input_ids"]), e.get("token_type_ids")) for e in encoded]
 
-    def text(self, query: Query, answer: str) -> Text:
-        return self.texts(query, [answer])[0]
-
 
 class Chat:
     """The conversation as turns, with the answer as the assistant's last one."""
@@ -114,10 +112,6 @@ class Chat:
     def __init__(self, tokenizer: Any, *, system: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._system = system
-        self._framed: tuple[Query, tuple[str, str]] | None = None
-
-    def tokens(self, query: Query, answer: str) -> Tokens:
-        return self.text(query, answer).ids
 
     def text(self, query: Query, answer: str) -> Text:
         return self.texts(query, [answer])[0]
@@ -126,31 +120,27 @@ class Chat:
         templated = bool(getattr(self._tokenizer, "chat_template", None))
         if templated:
             turns = self._turns(query)
-            wholes = [apply_template(self._tokenizer, [*turns, ("assistant", answer)]) for answer in answers]
-            before, after = self._frame(query)
+            # what the template writes around an answer, found with one that is unlike anything else in the text
+            code = next(code for n in count() if not any((code := f"answer{n}") in text for _, text in turns))
+            framed, *wholes = (apply_template(self._tokenizer, [*turns, ("assistant", a)]) for a in (code, *answers))
+            before, _, after = framed.rpartition(code)
         else:
             before, after = f"{flat(query)}{SEPARATOR}", ""
             wholes = [f"{before}{answer}" for answer in answers]
         encoded = self._tokenizer(wholes, add_special_tokens=not templated, return_offsets_mapping=True)
         texts = []
         for whole, tokens, offsets in zip(wholes, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            start, end = _token_span(answer_span(whole, before, after), offsets)
+            first, last = answer_span(whole, before, after)
+            inside = [i for i, (a, b) in enumerate(offsets) if b > first and a < last and b > a]
+            # none, if the template shows nothing of the answer
+            start = inside[0] if inside else sum(b <= first for _, b in offsets)
+            end = inside[-1] + 1 if inside else start
             # a template writes its own special tokens; a BOS that it leaves out though the tokenizer adds one is put
             # back
             ids = one_bos(self._tokenizer, tokens) if templated else tokens
             shift = len(ids) - len(tokens)
             texts.append(Text(ids, start + shift, end + shift))
         return texts
-
-    def _frame(self, query: Query) -> tuple[str, str]:
-        """What the template writes before and after an answer to this query, found with an answer that is unlike
-        anything else in the text."""
-        if self._framed is None or self._framed[0] != query:
-            turns = self._turns(query)
-            code = next(code for n in count() if not any((code := f"answer{n}") in text for _, text in turns))
-            before, _, after = apply_template(self._tokenizer, [*turns, ("assistant", code)]).rpartition(code)
-            self._framed = query, (before, after)
-        return self._framed[1]
 
     def _turns(self, query: Query) -> list[tuple[str, str]]:
         """With one system message at most, since templates know no more: ours, then the conversation's."""
@@ -173,51 +163,32 @@ def answer_span(whole: str, before: str, after: str) -> tuple[int, int]:
     return start, len(whole) - common_prefix([whole[start:][::-1], after[::-1]])
 
 
-def _token_span(span: tuple[int, int], offsets: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """First token of these characters and the one after their last."""
-    start, end = span
-    inside = [i for i, (a, b) in enumerate(offsets) if b > start and a < end and b > a]
-    if inside:
-        return inside[0], inside[-1] + 1
-    before = sum(b <= start for _, b in offsets)  # the template shows nothing of the answer
-    return before, before
-
-
-def fit(
-    query: Query, answers: Sequence[str], encode: Callable[[Query, str], Tokens], limit: int
-) -> tuple[Query, int] | Failure:
-    """The largest part of the query with which every answer fits, and how many parts were cut."""
-    longest = max(answers, key=len)
-
-    def fits(candidate: Query) -> bool:
-        return len(encode(candidate, longest)) <= limit and all(len(encode(candidate, a)) <= limit for a in answers)
-
+def fit(query: Query, fits: Callable[[Query], bool]) -> tuple[Query, int] | Failure:
+    """The largest part of the query that `fits`, with each of its answers, and how many parts were cut."""
     if fits(query):
         return query, 0
-    cut = 0
     bare = replace(query, posts=(), choices=(), context=_newest_turns(query.context, 0))
-    shorter: list[tuple[int, Callable[[int], Query]]] = [
-        (len(query.posts), lambda n: replace(query, posts=query.posts[len(query.posts) - n :])),
-        (len(query.choices), lambda n: replace(query, posts=(), choices=query.choices[len(query.choices) - n :])),
-        (len(query.context), lambda n: replace(bare, context=_newest_turns(query.context, n))),
-    ]
-    for most, with_newest in shorter:
-        if fits(with_newest(0)):
-            keep = _largest(fits, with_newest, most)
-            return with_newest(keep), cut + most - keep
-        cut += most
     words = query.question.split()
 
     def without_middle(keep: int) -> Query:
         """Beginnings set the scene, ends hold the request."""
-        head = (keep + 1) // 2
-        tail = words[len(words) - (keep - head) :] if keep > head else []
-        return replace(bare, question=" ".join([*words[:head], "[…]", *tail]))
+        head = (keep + 2) // 2
+        return replace(bare, question=" ".join([*words[:head], "[…]", *words[len(words) + head - keep - 1 :]]))
 
-    if not fits(without_middle(1)):
-        return Failure("too long", "the answer alone does not fit the model")
-    keep = _largest(fits, lambda n: without_middle(max(1, n)), len(words) - 1)
-    return without_middle(max(1, keep)), cut + 1
+    shorter: list[tuple[int, Callable[[int], Query]]] = [
+        (len(query.posts), lambda n: replace(query, posts=query.posts[len(query.posts) - n :])),
+        (len(query.choices), lambda n: replace(query, posts=(), choices=query.choices[len(query.choices) - n :])),
+        (len(query.context), lambda n: replace(bare, context=_newest_turns(query.context, n))),
+        (max(0, len(words) - 2), without_middle),
+    ]
+    cut = 0
+    for most, with_newest in shorter:
+        if fits(with_newest(0)):
+            # bisection: 0 fits, and nothing larger than a misfit does
+            keep = bisect_left(range(1, most + 1), True, key=lambda n: not fits(with_newest(n)))
+            return with_newest(keep), cut + (1 if with_newest is without_middle else most - keep)
+        cut += most
+    return Failure("too long", "the answer alone does not fit the model")
 
 
 def _newest_turns(turns: tuple[Turn, ...], n: int) -> tuple[Turn, ...]:
@@ -226,27 +197,10 @@ def _newest_turns(turns: tuple[Turn, ...], n: int) -> tuple[Turn, ...]:
     return tuple(turn for i, turn in enumerate(turns) if i >= first or turn.role == "system")
 
 
-def _largest(fits: Callable[[Query], bool], candidate: Callable[[int], Query], most: int) -> int:
-    """The largest n up to `most` whose candidate fits, assuming that 0 fits and that nothing larger than a misfit
-    fits."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(candidate(middle)) else (low, middle - 1)
-    return low
-
-
-def common_prefix(sequences: Sequence[Sequence[Any]]) -> int:
-    """How many tokens, or characters, all of them begin with; they are of one type."""
-    first = sequences[0]
-    shared = min(map(len, sequences))
-    for other in sequences[1:]:
-        low, high = 0, shared  # alike up to low, not beyond high
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if first[low:middle] == other[low:middle] else (low, middle - 1)
-        shared = low
-    return shared
+def common_prefix(sequences: Sequence[Any]) -> int:
+    """How many tokens, or characters, all of them begin with: lists, or texts."""
+    first, last = min(sequences), max(sequences)
+    return next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
 
 
 Compute = Callable[[Sequence[Sequence[Text]]], Sequence[Sequence[float | Failure]]]
@@ -286,23 +240,18 @@ def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> Iterator[
         if hidden:
             yield Group(hidden, failure=Failure("empty answer", "the chat template shows nothing of it"))
         shown = [i for i in places if i not in hidden]
-        if shown and max(len(texts[i].ids) for i in shown) > limit:
-            yield _cut_group(query, shown, [asks[i].answer for i in shown], reader, limit)
-        elif shown:
+        if not shown:
+            continue
+        if max(len(texts[i].ids) for i in shown) <= limit:
             yield Group(shown, [texts[i] for i in shown])
+            continue
+        read = lru_cache(maxsize=1)(partial(reader.texts, answers=[asks[i].answer for i in shown]))
+        fitted = fit(query, lambda shorter: max(len(text.ids) for text in read(shorter)) <= limit)  # noqa: B023
+        if isinstance(fitted, Failure):
+            yield Group(shown, failure=fitted)
+        else:
+            yield Group(shown, read(fitted[0]), cut=fitted[1])
     yield Group(empty, failure=Failure("empty answer"))
-
-
-def _cut_group(query: Query, positions: list[int], answers: list[str], reader: Reader, limit: int) -> Group:
-    @lru_cache(maxsize=1)
-    def texts(shorter: Query) -> dict[str, Text]:
-        return dict(zip(answers, reader.texts(shorter, answers), strict=True))
-
-    fitted = fit(query, answers, lambda shorter, answer: texts(shorter)[answer].ids, limit)
-    if isinstance(fitted, Failure):
-        return Group(positions, failure=fitted)
-    shorter, cut = fitted
-    return Group(positions, [texts(shorter)[answer] for answer in answers], cut)
 
 
 class AnswerScorer:
@@ -324,24 +273,22 @@ class AnswerScorer:
         self._reader, self._compute, self._limit = reader, compute, limit
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        results = dict(self._score_groups(list(group_by_query(asks, self._reader, self._limit))))
-        return [results[position] for position in range(len(asks))]
-
-    def _score_groups(self, groups: Sequence[Group]) -> Iterator[tuple[int, float | Failure]]:
-        """Rewards with the positions of their asks."""
+        groups = list(group_by_query(asks, self._reader, self._limit))
         texts = [(n, text) for n, group in enumerate(groups) for text in group.texts]
         keys = [(text.start, text.end, *text.ids) for _, text in texts]
         compute = partial(halve_if_out_of_memory, self._compute_texts)
         values = iter(Memo[float](capacity=0).map(compute, texts, keys))
+        results: dict[int, float | Failure] = {}
         for group in groups:
             if group.failure:
-                yield from ((position, group.failure) for position in group.positions)
+                results |= dict.fromkeys(group.positions, group.failure)
                 continue
             for position, text in zip(group.positions, group.texts, strict=True):
                 value = next(values)
                 if not isinstance(value, Failure):
                     value = Reward(value, tokens=len(text.ids), spoken=text.end - text.start, cut=group.cut)
-                yield position, value
+                results[position] = value
+        return [results[position] for position in range(len(asks))]
 
     def _compute_texts(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
         """Texts of one query come next to each other, so that they share its prefix."""

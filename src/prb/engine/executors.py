@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import pickle
 import queue
 import secrets
 import shutil
@@ -22,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -88,66 +90,54 @@ MAX_LOST = 5
 class ModelInfo:
     """What a stand-in must know of the model it stands for."""
 
-    identity: tuple[Any, ...]
-    """Equal for all replicas."""
     attributes: Mapping[str, Any]
     methods: tuple[str, ...]
     reseedable: bool
     host: str
+    version: str = __version__
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for all replicas."""
+        return self.version, self.attributes.get("fingerprint"), self.methods
 
     def __str__(self) -> str:
-        return f"{self.attributes.get('fingerprint')!r} on {self.host} (prb {self.identity[0]})"
+        return f"{self.attributes.get('fingerprint')!r} on {self.host} (prb {self.version})"
 
 
-@dataclass(frozen=True)
-class WorkerError:
-    """An error as a value: exceptions of other packages may not survive the way back."""
-
-    text: str
-    exit_code: int | None = None
-    """Of an error that is for the user; `None` for anything else."""
-
-    @classmethod
-    def of(cls, error: BaseException) -> WorkerError:
-        if isinstance(error, PrbError):
-            return cls(str(error), error.exit_code)
-        return cls(f"{type(error).__name__}: {error}".splitlines()[0][:500])
-
-    def error(self, where: str) -> PrbError:
-        if self.exit_code is None:
-            return PrbError(f"{where}: {self.text}")
-        return BadInput(self.text) if self.exit_code == BadInput.exit_code else PrbError(self.text)
+def portable(error: BaseException, where: str) -> PrbError:
+    """The error as one that survives the way back, which those of other packages may not."""
+    if isinstance(error, PrbError):
+        return (BadInput if error.exit_code == BadInput.exit_code else PrbError)(str(error))
+    return PrbError(f"{where}: {type(error).__name__}: {error}".splitlines()[0][:500])
 
 
 class Replica:
-    """What a Ray actor holds. A restarted actor makes the model again."""
+    """What a Ray actor holds. A restarted actor makes the model again. Errors are returned, not raised."""
 
-    def __init__(self, packed: bytes, folder: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, packed: bytes, name: str, folder: str, environment: Mapping[str, str]) -> None:
+        self._name = name
         self._reseeded: dict[int | None, Any] = {}
-        self._info: ModelInfo | WorkerError
+        self._info: ModelInfo | PrbError
         try:
-            import pickle
-
             os.environ.update(environment)
             with suppress(OSError):  # another machine may not have it
                 os.chdir(folder)
             model = pickle.loads(packed)()  # noqa: S301 - from the process that started this one
         except (Exception, SystemExit) as error:  # a model of others: anything can be wrong with it
-            self._info = WorkerError.of(error)
+            self._info = portable(error, f"{name!r} cannot be loaded by a Ray worker")
             return
         self._reseeded[None] = model
         attributes = {name: getattr(model, name) for name in ATTRIBUTES if hasattr(model, name)}
         methods = tuple(name for name in METHODS if callable(getattr(model, name, None)))
-        identity = (__version__, attributes.get("fingerprint"), methods)
-        reseedable = callable(getattr(model, "reseeded", None))
-        self._info = ModelInfo(identity, attributes, methods, reseedable, socket.gethostname())
+        self._info = ModelInfo(attributes, methods, callable(getattr(model, "reseeded", None)), socket.gethostname())
 
-    def info(self) -> ModelInfo | WorkerError:
+    def info(self) -> ModelInfo | PrbError:
         return self._info
 
-    def call(self, method: str, batch: Sequence[Any], seed: int | None) -> tuple[ModelInfo | WorkerError, Any]:
+    def call(self, method: str, batch: Sequence[Any], seed: int | None) -> tuple[ModelInfo | PrbError, Any]:
         """The results of a batch, and whose they are."""
-        if isinstance(self._info, WorkerError):
+        if isinstance(self._info, PrbError):
             return self._info, None
         try:
             if seed not in self._reseeded:
@@ -156,7 +146,7 @@ class Replica:
             texts = method == "texts"  # one matrix, not a list
             return self._info, model.texts(batch) if texts else ask_model(model, method, batch)
         except Exception as error:
-            return self._info, WorkerError.of(error)
+            return self._info, portable(error, self._name)
 
 
 class Replicas:
@@ -168,17 +158,13 @@ class Replicas:
         self._starting = {actor.info.remote(): actor for actor in actors}
         self._idle: queue.Queue[Any] = queue.Queue()
         self._lock = threading.Lock()
-        self.info = self._first_info()
-
-    def _first_info(self) -> ModelInfo:
         self._take_in(timeout=None)
         actor = self._idle.get()
         self._idle.put(actor)
-        info = self._ray.get(actor.info.remote())
-        if isinstance(info, WorkerError):
-            raise info.error(f"{self._name!r} cannot be loaded by a Ray worker")
-        assert isinstance(info, ModelInfo)
-        return info
+        info = ray.get(actor.info.remote())
+        if isinstance(info, PrbError):
+            raise info
+        self.info: ModelInfo = info
 
     def _take_in(self, timeout: float | None) -> None:
         """Actors that have started since; a cluster may grow while a run is under way."""
@@ -189,6 +175,7 @@ class Replicas:
                     self._idle.put(self._starting.pop(ref))
 
     def call(self, method: str, batch: Sequence[Any], seed: int | None) -> Any:
+        """The rows of a batch whose workers were lost again and again fail, so that the rest of the run continues."""
         while True:
             self._take_in(timeout=0)
             with suppress(queue.Empty):
@@ -197,49 +184,32 @@ class Replicas:
         try:
             info, results = self._ray.get(actor.call.remote(method, batch, seed))
         except self._ray.exceptions.RayError as error:
-            return self._fail(batch, f"{type(error).__name__}: {first_line(error)}")
+            why = f"{type(error).__name__}: {first_line(error)}"
+            self._lost += 1
+            if self._lost >= MAX_LOST:
+                raise Unreachable(f"{self._name}: {self._lost} batches in a row were lost: {why}; {RESUME}") from None
+            return [Failure("the batch could not be computed", why, kind="transient")] * len(batch)
         finally:
             self._idle.put(actor)
         self._lost = 0
         for problem in (info, results):
-            if isinstance(problem, WorkerError):
-                raise problem.error(self._name)
+            if isinstance(problem, PrbError):
+                raise problem
         if info.identity != self.info.identity:
             both = f"{self.info} and {info}"
             raise PrbError(f"replicas of {self._name!r} differ: {both}; give all machines the same files and versions")
         return results
 
-    def _fail(self, batch: Sequence[Any], why: str) -> list[Failure]:
-        """The rows of a batch whose workers were lost again and again fail, so that the rest of the run continues."""
-        self._lost += 1
-        if self._lost >= MAX_LOST:
-            raise Unreachable(f"{self._name}: {self._lost} batches in a row were lost: {why}; {RESUME}")
-        return [Failure("the batch could not be computed", why, kind="transient")] * len(batch)
-
 
 class StandIn:
-    """Used like the model that the replicas have."""
+    """Used like the model that the replicas have: with its attributes and methods, so that it fits its protocol."""
 
     def __init__(self, replicas: Replicas, seed: int | None = None) -> None:
-        self._replicas, self._seed = replicas, seed
-        self.workers = replicas.workers
-
-    @classmethod
-    def of(cls, replicas: Replicas) -> StandIn:
-        """With the attributes and methods of the model, so that it fits the model's protocol."""
-        info = replicas.info
-        members: dict[str, Any] = {name: _method(name) for name in info.methods} | dict(info.attributes)
+        info, self.workers = replicas.info, replicas.workers
+        methods = {name: partial(replicas.call, name, seed=seed) for name in info.methods}
+        vars(self).update({**info.attributes, **methods})
         if info.reseedable:
-            members["reseeded"] = lambda self, seed: type(self)(self._replicas, seed)
-        made: StandIn = type("StandIn", (cls,), members)(replicas)
-        return made
-
-
-def _method(name: str) -> Callable[[Any, Sequence[Any]], Any]:
-    def method(self: StandIn, batch: Sequence[Any]) -> Any:
-        return self._replicas.call(name, batch, self._seed)
-
-    return method
+            self.reseeded = partial(StandIn, replicas)
 
 
 @EXECUTORS.register("ray")
@@ -263,13 +233,15 @@ class RayExecutor:
         self._ray: Any = ray
         self._address = address or os.environ.get("RAY_ADDRESS")
         self._requested, self._cpus, self._gpus, self._retries = actors, cpus, gpus, retries
-        self._connected = self._ours = False
+        self._ours = False
         self._folder: Path | None = None
         self._actors: list[Any] = []
 
     def load(self, make: Callable[[], T], name: str) -> T:
         """A stand-in; or the object itself, if none of its methods works batch by batch."""
-        count = self._connect()
+        if not self._ray.is_initialized():
+            self._connect()
+        count = self._count()
         try:
             packed = self._ray.cloudpickle.dumps(make)
         except Exception as error:  # whatever an object of others does when it is pickled
@@ -284,10 +256,9 @@ class RayExecutor:
             max_task_retries=self._retries,
             scheduling_strategy="SPREAD",
         )
-        here = str(Path.cwd())
-        self._actors = [remote.remote(packed, here, environment) for _ in range(count)]
+        self._actors = [remote.remote(packed, name, str(Path.cwd()), environment) for _ in range(count)]
         replicas = Replicas(self._ray, self._actors, name)
-        return StandIn.of(replicas) if replicas.info.methods else make()  # type: ignore[return-value]
+        return StandIn(replicas) if replicas.info.methods else make()  # type: ignore[return-value]
 
     def _stop_actors(self) -> None:
         for actor in self._actors:
@@ -302,25 +273,39 @@ class RayExecutor:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _connect(self) -> int:
-        """Join or start a cluster; how many replicas there will be."""
-        if not self._connected and not self._ray.is_initialized():
-            self._ours = True
-            logging.getLogger("ray").setLevel(logging.ERROR)
-            quiet = {"log_to_driver": False, "configure_logging": False}
-            before = signal.getsignal(signal.SIGTERM)
-            try:
-                self._ray.init(**({"address": self._address} if self._address else self._here()), **quiet)
-            except SystemExit:  # Ray's answer to SIGTERM
-                signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-                signal.raise_signal(signal.SIGTERM)
-                raise
-            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                where = f"at {self._address}" if self._address else "on this machine"
-                raise PrbError(f"engine ray: no Ray {where}: {first_line(error)}") from None
-            if before is not None and threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, before)  # Ray's own handler prints its stack and hides why we stopped
-        self._connected = True
+    def _connect(self) -> None:
+        """Join a cluster, or start one on this machine with room for all replicas even if they have to share cores."""
+        self._ours = True
+        options: dict[str, Any] = {"address": self._address}
+        if not self._address:
+            os.environ.setdefault("RAY_worker_niceness", "0")  # else workers give way to whatever else the machine does
+            if "RAY_AUTH_MODE" not in os.environ:  # else Ray would make a token for us in the home folder
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+            self._folder = short_folder()
+            options = {
+                "address": "local",
+                "num_cpus": max(len(os.sched_getaffinity(0)), math.ceil((self._requested or 1) * self._cpus)),
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE,
+                "_temp_dir": str(self._folder),
+                "_node_ip_address": "127.0.0.1",  # nobody else can reach it
+            }
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            self._ray.init(**options, log_to_driver=False, configure_logging=False)
+        except SystemExit:  # Ray's answer to SIGTERM
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+            raise
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            where = f"at {self._address}" if self._address else "on this machine"
+            raise PrbError(f"engine ray: no Ray {where}: {first_line(error)}") from None
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray's own handler prints its stack and hides why we stopped
+
+    def _count(self) -> int:
+        """How many replicas there will be."""
         resources = self._ray.cluster_resources()
         needs = [(resources.get("CPU", 0), self._cpus), (resources.get("GPU", 0), self._gpus)]
         fitting = min(math.floor(available / needed + 1e-9) for available, needed in needs if needed)
@@ -330,22 +315,6 @@ class RayExecutor:
             asked = f"cpus={self._cpus:g}&gpus={self._gpus:g}"
             raise BadInput(f"engine ray: {asked} does not fit the cluster, which has {have}{hint}")
         return self._requested or fitting
-
-    def _here(self) -> dict[str, Any]:
-        """A Ray of our own, with room for all replicas even if they have to share cores."""
-        cores = len(os.sched_getaffinity(0))
-        os.environ.setdefault("RAY_worker_niceness", "0")  # else workers give way to whatever else the machine does
-        if "RAY_AUTH_MODE" not in os.environ:  # else Ray would make a token for us in the home folder
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        self._folder = short_folder()
-        return {
-            "address": "local",
-            "num_cpus": max(cores, math.ceil((self._requested or 1) * self._cpus)),
-            "include_dashboard": False,
-            "object_store_memory": OBJECT_STORE,
-            "_temp_dir": str(self._folder),
-            "_node_ip_address": "127.0.0.1",  # nobody else can reach it
-        }
 
 
 def short_folder() -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -34,10 +34,6 @@ AGREEMENT = 8
 """Steps of the dtype by which two ways to the same number may differ."""
 
 
-def states_of(checkpoint: Checkpoint) -> States:
-    return States(checkpoint.body, checkpoint.budget, checkpoint.sharing)
-
-
 class LastToken:
     """A reward head on the last token that is not padding, as transformers defines it."""
 
@@ -50,7 +46,7 @@ class LastToken:
         self._head = self._verified_head(expected)
         self.custom = self._head is None and not type(checkpoint.model).__module__.startswith("transformers.")
         """Whether rewards come from a forward pass that is code of the checkpoint."""
-        self._states = states_of(checkpoint) if self._head else None
+        self._states = States(checkpoint.body, checkpoint.budget, checkpoint.sharing) if self._head else None
         self.sharing = checkpoint.sharing if self._head else self._whole_sharing(expected)
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
@@ -120,24 +116,6 @@ class OutputScore:
         return run_whole(self._checkpoint, groups, read, self.sharing)
 
 
-class FirstLogit:
-    """Causal models whose next-token logit of token 0, after the whole dialogue, is the reward."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        self._states, self.sharing = output_states(checkpoint)
-
-    def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
-        def read(output: Any, row: int, text: Text) -> Tensor:
-            first: Tensor = output.logits[row, len(text.ids) - 1, :1].float().cpu()
-            return first
-
-        if self._states is None:
-            return run_whole(self._checkpoint, groups, read, self.sharing)
-        model, bundles = self._checkpoint.model, [bundle_texts(group, lambda text: text.ids) for group in groups]
-        return self._states.run(bundles, lambda states, *_: output_logits(model, states[-1:], first=True)[0])
-
-
 @torch.inference_mode()
 def run_whole(
     checkpoint: Checkpoint,
@@ -197,11 +175,6 @@ def bundle_texts(group: Sequence[Text], read: Callable[[Text], Tokens]) -> Bundl
     return bundle([read(text) for text in group], at_most=min(text.start for text in group))
 
 
-def read_tokens(text: Text, sharing: Sharing) -> Tokens:
-    """What follows an answer changes nothing in a model that does not look ahead."""
-    return text.ids[: text.end] if sharing.prefixes else text.ids
-
-
 def _without_padding(ids: Tokens, pad: int | None) -> Tokens:
     """Up to the rightmost token that is not the padding token; a causal state does not see what comes after."""
     end = len(ids)
@@ -210,51 +183,77 @@ def _without_padding(ids: Tokens, pad: int | None) -> Tokens:
     return ids[:end]
 
 
-class Spoken(NamedTuple):
-    """Log-probability of an answer and its number of tokens."""
-
-    logp: float
-    tokens: int
-
-
-class AnswerLogp:
-    """log p(answer | prompt) of a causal LM, over the answer's tokens only."""
+class CausalHead:
+    """A function of the logits at some positions of a text, computed on shared states where those give the logits that
+    the model itself gives."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._states, self.sharing = output_states(checkpoint)
 
-    def spoken(self, groups: Sequence[Sequence[Text]]) -> list[list[Spoken]]:
+    def _run(
+        self,
+        groups: Sequence[Sequence[Text]],
+        tokens: Callable[[Text], Tokens],
+        positions: Callable[[Text], tuple[int, int]],
+        value: Callable[[Tensor, Text], Tensor],
+        output: Head,
+    ) -> list[list[Tensor]]:
+        """`value(logits, text)` of the logits at the text's `positions`, of which the last token in `tokens` is the
+        last; `output` makes logits of states."""
         if self._states is None:
 
-            def read(output: Any, row: int, text: Text) -> Tensor:
-                return _logp(output.logits[row, _first(text) - 1 : text.end - 1], text)
+            def read(out: Any, row: int, text: Text) -> Tensor:
+                first, end = positions(text)
+                return value(out.logits[row, first:end], text).cpu()
 
-            rows = run_whole(self._checkpoint, groups, read, self.sharing)
-        else:
-            # the state before an answer's first token predicts it, so prefixes end there at the latest
-            bundles = [bundle_texts(group, lambda text: read_tokens(text, self.sharing)) for group in groups]
+            return run_whole(self._checkpoint, groups, read, self.sharing)
+        bundles = [bundle_texts(group, tokens) for group in groups]
 
-            def reduce(states: Tensor, row: int, k: int) -> Tensor:
-                text, shared = groups[row][k], len(bundles[row].prefix)
-                predicting = states[_first(text) - shared : text.end - shared]
-                return _logp(output_logits(self._checkpoint.model, predicting), text)
+        def reduce(states: Tensor, row: int, k: int) -> Tensor:
+            text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
+            first, end = positions(text)
+            return value(output(states[first - before : end - before]), text)
 
-            rows = self._states.run(bundles, reduce)
-        return [
-            [Spoken(float(logp), text.end - _first(text)) for text, logp in zip(group, row, strict=True)]
-            for group, row in zip(groups, rows, strict=True)
-        ]
+        return self._states.run(bundles, reduce)
 
 
-def _first(text: Text) -> int:
-    """The first token that counts: nothing comes before the very first one of a text to predict it."""
-    return max(1, text.start)
+class FirstLogit(CausalHead):
+    """Causal models whose next-token logit of token 0, after the whole dialogue, is the reward."""
+
+    def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
+        model = self._checkpoint.model
+        return self._run(
+            groups,
+            tokens=lambda text: text.ids,
+            positions=lambda text: (len(text.ids) - 1, len(text.ids)),
+            value=lambda logits, _: logits[0, :1].float(),
+            output=lambda states: output_logits(model, states, first=True),
+        )
 
 
-def _logp(logits: Tensor, text: Text) -> Tensor:
-    index = torch.tensor(list(text.ids[_first(text) : text.end]), device=logits.device)
-    return torch.log_softmax(logits.float(), dim=-1).gather(1, index[:, None]).sum()
+class AnswerLogp(CausalHead):
+    """log p(answer | prompt) of a causal LM, over the answer's tokens only."""
+
+    def logp(self, groups: Sequence[Sequence[Text]]) -> list[list[float]]:
+        def value(logits: Tensor, text: Text) -> Tensor:
+            index = torch.tensor(list(text.ids[max(1, text.start) : text.end]), device=logits.device)
+            return torch.log_softmax(logits.float(), dim=-1).gather(1, index[:, None]).sum()
+
+        rows = self._run(
+            groups,
+            tokens=lambda text: read_tokens(text, self.sharing),
+            # the state before a token predicts it; nothing comes before the very first one of a text
+            positions=lambda text: (max(1, text.start) - 1, text.end - 1),
+            value=value,
+            output=lambda states: output_logits(self._checkpoint.model, states),
+        )
+        return [[float(logp) for logp in row] for row in rows]
+
+
+def read_tokens(text: Text, sharing: Sharing) -> Tokens:
+    """What follows an answer changes nothing in a model that does not look ahead."""
+    return text.ids[: text.end] if sharing.prefixes else text.ids
 
 
 def output_logits(model: Any, states: Tensor, *, first: bool = False) -> Tensor:
@@ -279,15 +278,13 @@ def output_states(checkpoint: Checkpoint) -> tuple[States | None, Sharing]:
     """States for `output_logits`, and how they are computed; `None` if the two do not give the logits that the model
     itself gives, so that it is run whole."""
     model, body, sharing = checkpoint.model, checkpoint.body, checkpoint.sharing
-    exact = False
     if body is not None:
         inputs = padded_inputs([checkpoint.probe_tokens], input_device(model))
         expected = model(**inputs).logits[0]
         with suppress(*RUN_ERRORS):
             actual = output_logits(model, body(**inputs).last_hidden_state[0])
-            exact = agree(actual.cpu(), expected.cpu(), expected.dtype)
-    if exact:
-        return states_of(checkpoint), sharing
+            if agree(actual.cpu(), expected.cpu(), expected.dtype):
+                return States(body, checkpoint.budget, sharing), sharing
     why = "its logits are not an output layer on its last state" if sharing.prefixes else sharing.why
     return None, replace(sharing, prefixes=False, why=why)
 
@@ -310,49 +307,23 @@ class AtLayer(torch.nn.Module):
         )
 
 
-class UpToLayer(torch.nn.Module):
-    """As `AtLayer`, and stops there. The weights are those of the whole body."""
-
-    def __init__(self, body: Any, layer: int) -> None:
-        super().__init__()
-        last = copy.copy(body.layers[layer])
-        last.forward = _stop
-        self._body = copy.copy(body)
-        self._body._modules = {**body._modules, "layers": torch.nn.ModuleList([*body.layers[:layer], last])}
-        self.config = copy.copy(body.config)
-        self.config.num_hidden_layers = layer
-
-    def get_input_embeddings(self) -> Any:
-        return self._body.get_input_embeddings()
-
-    def forward(self, **inputs: Any) -> Any:
-        try:
-            self._body(**inputs)
-        except _Reached as reached:
-            return SimpleNamespace(last_hidden_state=reached.states, past_key_values=inputs.get("past_key_values"))
-        raise RuntimeError("its blocks are not run one after the other")
-
-
-class _Reached(Exception):
-    def __init__(self, states: Tensor) -> None:
-        self.states = states
-
-
-def _stop(hidden_states: Tensor, *_: Any, **__: Any) -> None:
-    raise _Reached(hidden_states)
-
-
 @torch.inference_mode()
-def at_layer(checkpoint: Checkpoint, layer: int) -> AtLayer | UpToLayer:
-    """Without running the blocks above the layer, if its state is the same that way."""
-    whole = AtLayer(checkpoint.body, layer).eval()
-    inputs = padded_inputs([checkpoint.probe_tokens], input_device(whole))
-    if layer:
-        with suppress(*RUN_ERRORS):
-            early = UpToLayer(checkpoint.body, layer).eval()
-            expected, actual = (body(**inputs).last_hidden_state for body in (whole, early))
-            if agree(actual, expected, expected.dtype):
-                return early
+def at_layer(checkpoint: Checkpoint, layer: int) -> Any:
+    """The body with the states of this layer as its last ones; without the blocks above it, if that gives the same."""
+    body = checkpoint.body
+    whole = AtLayer(body, layer).eval()
+    if not layer:  # the embedding, without any block
+        return whole
+    with suppress(*RUN_ERRORS):
+        early = copy.copy(body)  # its blocks, and so its weights, are those of the whole body
+        blocks, norm = body.layers[:layer], body.norm if layer == len(body.layers) else torch.nn.Identity()
+        early._modules = {**body._modules, "layers": blocks, "norm": norm}
+        early.config = copy.copy(body.config)
+        early.config.num_hidden_layers = layer
+        inputs = padded_inputs([checkpoint.probe_tokens], input_device(body))
+        expected, actual = (model(**inputs).last_hidden_state for model in (whole, early))
+        if agree(actual, expected, expected.dtype):
+            return early
     return whole
 
 

@@ -131,7 +131,13 @@ def load(
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(where, **shared)
         model, info = auto[kind].from_pretrained(where, output_loading_info=True, **shared, **settings)
     except Exception as error:  # damaged or unusual files raise whatever their reader meets first
-        raise BadInput(_why_not(source, error, remote_code=options.trust_remote_code)) from None
+        why = first_line(error)
+        if options.trust_remote_code and isinstance(error, (ImportError, AttributeError)):
+            why = (
+                f"its own code does not run with transformers {transformers.__version__} ({why}); install what it was "
+                "written for, or serve it there and use `classifier?url=http://HOST:8000&model=NAME`"
+            )
+        raise BadInput(f"cannot load {source!r}: {why}") from None
     # drawn at random, since the files do not hold them; buffers may be missing, since they are computed
     missing = sorted({name for name, _ in model.named_parameters()} & set(info["missing_keys"]))
     names = [fingerprint(where, options.revision), dtype, options.quantization, options.attn_implementation]
@@ -140,13 +146,17 @@ def load(
         model, missing = _with_adapter(model, adapter, missing)
         names.append(fingerprint(adapter) if Path(adapter).is_dir() else adapter)
     if missing and not fresh_head:
-        raise BadInput(_headless(source, kind, model, missing))
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise BadInput(f"{source} {_random_weights(source, kind, model, missing).format(shown)}")
+    stated = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ends = {*(stated if isinstance(stated, list) else [stated]), tokenizer.eos_token_id}
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return Checkpoint(
         model=model.eval() if "device_map" in settings else model.eval().to(device),
         tokenizer=tokenizer,
         fingerprint="-".join(name for name in names if name),
-        max_length=options.max_length or longest(model, tokenizer),
-        ends=_end_tokens(model, tokenizer),
+        max_length=options.max_length or shortest_limit(positions, getattr(tokenizer, "model_max_length", None)),
+        ends=frozenset(ends - {None}),
         budget=options.tokens or (CPU_TOKENS if device == "cpu" else GPU_TOKENS),
         came_with_padding=kind == "causal" or fresh_head or agree_on_padding(model, tokenizer),
     )
@@ -180,27 +190,14 @@ def _placement(options: Loading, device: str) -> dict[str, Any]:
     return settings
 
 
-def _why_not(source: str, error: Exception, *, remote_code: bool) -> str:
-    reason = first_line(error)
-    if remote_code and isinstance(error, (ImportError, AttributeError)):
-        from transformers import __version__
-
-        return (
-            f"cannot load {source!r}: its own code does not run with transformers {__version__} ({reason}); install "
-            "what it was written for, or serve it there and use `classifier?url=http://HOST:8000&model=NAME`"
-        )
-    return f"cannot load {source!r}: {reason}"
-
-
-def _headless(source: str, kind: Kind, model: Any, missing: list[str]) -> str:
-    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-    body = f"{model.base_model_prefix}."
-    if any(name.startswith(body) for name in missing):
-        return f"{source} lacks {shown}: these weights would be random; its files are incomplete, or of another kind"
+def _random_weights(source: str, kind: Kind, model: Any, missing: list[str]) -> str:
+    """What it means that these weights are not in the files."""
+    if any(name.startswith(f"{model.base_model_prefix}.") for name in missing):
+        return "lacks {}: these weights would be random; its files are incomplete, or of another kind"
     if kind == "causal":
-        return f"{source} has no {shown}: it is not a causal LM, and its likelihoods would be random"
+        return "has no {}: it is not a causal LM, and its likelihoods would be random"
     return (
-        f"{source} has no {shown}: it is not a reward model, and its scores would be random. Use it as "
+        "has no {}: it is not a reward model, and its scores would be random. Use it as "
         f"`likelihood?lm={source}` or `judge?llm=transformers/{source}`, or train a head: prb train reward-model"
     )
 
@@ -224,10 +221,8 @@ def agree_on_padding(model: Any, tokenizer: Any) -> bool:
     return stated is not None and tokenizers is not None
 
 
-def longest(model: Any, tokenizer: Any) -> int:
-    """What both the positions of the model and the tokenizer's own limit allow."""
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    limits = [positions, getattr(tokenizer, "model_max_length", None)]
+def shortest_limit(*limits: int | None) -> int:
+    """The longest input that all of these allow; tokenizers without a limit state an absurd one."""
     return min([int(n) for n in limits if n and 0 < n < 10**9], default=UNSTATED_LENGTH)
 
 
@@ -241,12 +236,6 @@ def fingerprint(where: str, revision: str | None = None) -> str:
     config = try_to_load_from_cache(where, "config.json", revision=revision)
     # files of a commit lie in a folder with its name: …/snapshots/COMMIT/config.json
     return f"{where}@{Path(config).parent.name if isinstance(config, str) else revision}"
-
-
-def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    stated = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    ends = [*(stated if isinstance(stated, list) else [stated]), tokenizer.eos_token_id]
-    return frozenset(token for token in ends if token is not None)
 
 
 def _with_adapter(model: Any, adapter: str, missing: list[str]) -> tuple[Any, list[str]]:

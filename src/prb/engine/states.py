@@ -14,10 +14,9 @@ states by rounding, little in 32 bits and visibly in 16; sharing may change them
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, compress, groupby
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -77,40 +76,29 @@ class Sharing:
     """The answers to a query may share what comes before them."""
     padding: bool = True
     """Texts of different lengths may share a batch."""
-    limit: int | None = None
-    """Longest text to which this applies; longer ones are run one at a time."""
     why: str = ""
 
     def __str__(self) -> str:
-        if self.prefixes and self.limit:
-            return f"prefixes shared up to {self.limit:,} tokens, longer texts run one at a time: {self.why}"
         if self.prefixes:
             return "prefixes shared"
         batches = "whole texts in padded batches" if self.padding else "whole texts, one length per batch"
         return f"prefixes not shared, {batches}: {self.why}"
 
 
-@dataclass(frozen=True)
-class Reading:
-    """A bundle on its way through the model, and the results of its suffixes."""
-
-    number: int
-    bundle: Bundle
-    results: list[Any]
-
-
 class Part(NamedTuple):
-    """A suffix of a bundle."""
+    """A suffix of a bundle, and the prefix it follows."""
 
-    of: Reading
+    bundle: int
     suffix: int
-
-    @property
-    def tokens(self) -> Tokens:
-        return self.of.bundle.suffixes[self.suffix]
+    prefix: Tokens
+    tokens: Tokens
 
 
-def packed_rows(readings: Sequence[Reading], budget: int) -> Iterator[list[list[Part]]]:
+Done = list[tuple[Part, Tensor]]
+"""The parts of a forward pass with their states, as `Reduce` takes them."""
+
+
+def packed_rows(bundles: Iterable[Sequence[Part]], budget: int) -> Iterator[list[list[Part]]]:
     """Suffixes of a bundle that are read together after its prefix, in rows of at most `budget` tokens.
 
     A bundle that is larger has a row of its own. Its prefix is read again only if its suffixes alone are `LARGEST`
@@ -118,28 +106,21 @@ def packed_rows(readings: Sequence[Reading], budget: int) -> Iterator[list[list[
     """
     row: list[list[Part]] = []
     length = 0
-    for reading in readings:
-        parts = [Part(reading, k) for k in range(len(reading.results))]
-        for together in in_budget(parts, LARGEST * budget):
-            tokens = len(reading.bundle.prefix) + sum(len(part.tokens) for part in together)
+    for parts in bundles:
+        together: list[list[Part]] = [[]]
+        for part in parts:
+            if together[-1] and sum(len(each.tokens) for each in [*together[-1], part]) > LARGEST * budget:
+                together.append([])
+            together[-1].append(part)
+        for group in together:
+            tokens = len(group[0].prefix) + sum(len(part.tokens) for part in group)
             if row and length + tokens > budget:
                 yield row
                 row, length = [], 0
-            row.append(together)
+            row.append(group)
             length += tokens
     if row:
         yield row
-
-
-def in_budget(parts: Sequence[Part], budget: int) -> Iterator[list[Part]]:
-    group: list[Part] = []
-    for part in parts:
-        if group and sum(len(each.tokens) for each in group) + len(part.tokens) > budget:
-            yield group
-            group = []
-        group.append(part)
-    if group:
-        yield group
 
 
 class PaddedPrefixes:
@@ -150,7 +131,8 @@ class PaddedPrefixes:
         inputs = padded_inputs(prefixes, self._device, left=True)
         self._mask = inputs["attention_mask"]
         if not self._mask.shape[1]:  # no bundle has a prefix
-            self._cache, self.last = None, torch.zeros(len(prefixes), body.config.hidden_size, device=self._device)
+            self._cache: Any = None
+            self.last: Tensor = torch.zeros(len(prefixes), body.config.hidden_size, device=self._device)
             return
         # a cache without the model's config keeps every position, also of layers with a sliding window;
         # the attention mask applies the window
@@ -172,24 +154,20 @@ class PaddedPrefixes:
         ids, mask = padded_inputs(suffixes, self._device).values()
         index = torch.tensor(rows, device=self._device)
         before = self._mask.index_select(0, index)
+        # the cache of these rows, repeated as needed: a forward pass appends to the cache it is given
+        copy: Any = None if self._cache is None else DynamicCache()
+        for number, layer in enumerate(self._cache.layers if self._cache else ()):
+            on_device = index.to(layer.keys.device)  # the layers of a large model may be on several devices
+            copy.update(layer.keys.index_select(0, on_device), layer.values.index_select(0, on_device), number)
         states: Tensor = self._body(
             input_ids=ids,
             attention_mask=torch.cat([before, mask], dim=1),
             # padding repeats a position: a larger one than any real token's would switch some rotary embeddings
             position_ids=before.sum(dim=1, keepdim=True) + (mask.cumsum(dim=1) - 1),
-            past_key_values=None if self._cache is None else self._copied(index),
-            use_cache=self._cache is not None,
+            past_key_values=copy,
+            use_cache=copy is not None,
         ).last_hidden_state
         return states
-
-    def _copied(self, index: Tensor) -> Any:
-        """The cache of these rows, repeated as needed: a forward pass appends to the cache it is given."""
-        copy = DynamicCache()
-        assert self._cache is not None
-        for number, layer in enumerate(self._cache.layers):
-            rows = index.to(layer.keys.device)  # the layers of a large model may be on several devices
-            copy.update(layer.keys.index_select(0, rows), layer.values.index_select(0, rows), number)
-        return copy
 
 
 class States:
@@ -209,72 +187,70 @@ class States:
     @torch.inference_mode()
     def run(self, bundles: Sequence[Bundle], reduce: Reduce[T]) -> list[list[T]]:
         """One result for each suffix of each bundle, in order."""
-        readings = [Reading(number, each, [None] * len(each.suffixes)) for number, each in enumerate(bundles)]
-        most = (self.sharing.limit or math.inf) if self.sharing.prefixes else -1
-        shared = [each for each in readings if each.bundle.longest <= most]
-        packed = [each for each in shared if self.packs(each.bundle)]
-        padded = [each for each in shared if not self.packs(each.bundle)]
-        forget_lengths(self._body)
-        try:
-            self._run_packed(packed, reduce)
-        except Unsuited:
-            self._cascade, padded = None, shared
-        self._run_padded(padded, reduce)
-        self._run_whole([each for each in readings if each.bundle.longest > most], reduce)
-        return [each.results for each in readings]
+        results: list[list[Any]] = [[None] * len(each.suffixes) for each in bundles]
+        parts = [[Part(n, k, b.prefix, tokens) for k, tokens in enumerate(b.suffixes)] for n, b in enumerate(bundles)]
 
-    def _run_packed(self, readings: Sequence[Reading], reduce: Reduce[Any]) -> None:
-        for row in packed_rows(readings, self._budget):
+        def finish(passes: Iterable[Done]) -> None:
+            for done in passes:
+                values = to_host([reduce(states, part.bundle, part.suffix) for part, states in done])
+                for (part, _), value in zip(done, values, strict=True):
+                    results[part.bundle][part.suffix] = value
+
+        if not self.sharing.prefixes:
+            finish(self._whole(parts))
+            return results
+        packed = [self.packs(each) for each in bundles]
+        try:
+            finish(self._packed(compress(parts, packed)))
+        except Unsuited:
+            self._cascade, packed = None, [False] * len(bundles)
+        finish(self._padded([of_one for of_one, done in zip(parts, packed, strict=True) if not done]))
+        return results
+
+    def _packed(self, bundles: Iterable[Sequence[Part]]) -> Iterator[Done]:
+        for row in packed_rows(bundles, self._budget):
             pieces: list[Piece] = []
             for together in row:
-                prefix = together[0].of.bundle.prefix
+                prefix = together[0].prefix
                 before = len(pieces) if prefix else None
                 pieces += [Piece(prefix)] if prefix else []
                 pieces += [Piece(part.tokens, before) for part in together]
             assert self._cascade is not None
             states = iter(self._cascade.read(pieces))
-            done = []
+            done: Done = []
             for together in row:
-                last = next(states)[-1:] if together[0].of.bundle.prefix else None
+                last = next(states)[-1:] if together[0].prefix else None
                 for part in together:
                     own = next(states)
                     # nothing comes before the first token
                     done.append((part, torch.cat([torch.zeros_like(own[:1]) if last is None else last, own])))
-            _store(reduce, done)
+            yield done
 
-    def _run_padded(self, bundles: Sequence[Reading], reduce: Reduce[Any]) -> None:
-        for group in batches([len(each.bundle.prefix) for each in bundles], self._budget):
-            prefixes = PaddedPrefixes(self._body, [bundles[i].bundle.prefix for i in group])
-            parts = [(row, Part(bundles[i], k)) for row, i in enumerate(group) for k in range(len(bundles[i].results))]
+    def _padded(self, bundles: Sequence[Sequence[Part]]) -> Iterator[Done]:
+        for group in batches([len(parts[0].prefix) for parts in bundles], self._budget):
+            prefixes = PaddedPrefixes(self._body, [bundles[i][0].prefix for i in group])
+            parts = [(row, part) for row, i in enumerate(group) for part in bundles[i]]
             for chunk in batches([len(part.tokens) for _, part in parts], self._budget, prefixes.copies):
-                rows = [parts[i][0] for i in chunk]
-                chosen = [parts[i][1] for i in chunk]
-                states = prefixes.continued([part.tokens for part in chosen], rows)
-                together = [
-                    torch.cat([prefixes.last[row : row + 1], of_part[: len(part.tokens)]])
-                    for row, part, of_part in zip(rows, chosen, states, strict=True)
+                rows, together = [parts[i][0] for i in chunk], [parts[i][1] for i in chunk]
+                states = prefixes.continued([part.tokens for part in together], rows)
+                yield [
+                    (part, torch.cat([prefixes.last[row : row + 1], of_part[: len(part.tokens)]]))
+                    for row, part, of_part in zip(rows, together, states, strict=True)
                 ]
-                _store(reduce, list(zip(chosen, together, strict=True)))
 
-    def _run_whole(self, bundles: Sequence[Reading], reduce: Reduce[Any]) -> None:
-        parts = [Part(each, k) for each in bundles for k in range(len(each.results))]
-        texts = [[*part.of.bundle.prefix, *part.tokens] for part in parts]
+    def _whole(self, bundles: Iterable[Sequence[Part]]) -> Iterator[Done]:
+        parts = [part for of_one in bundles for part in of_one]
+        texts = [[*part.prefix, *part.tokens] for part in parts]
         for batch in whole_batches([len(text) for text in texts], self._budget, self.sharing):
             forget_lengths(self._body)
             inputs = padded_inputs([texts[i] for i in batch], self._device)
-            done = []
+            done: Done = []
             for of_text, i in zip(self._body(**inputs).last_hidden_state, batch, strict=True):
-                before = len(parts[i].of.bundle.prefix) - 1
+                before = len(parts[i].prefix) - 1
                 states = of_text[max(0, before) : len(texts[i])]
                 # nothing comes before the first token
                 done.append((parts[i], torch.cat([torch.zeros_like(states[:1]), states]) if before < 0 else states))
-            _store(reduce, done)
-
-
-def _store(reduce: Reduce[Any], done: Sequence[tuple[Part, Tensor]]) -> None:
-    values = to_host([reduce(states, part.of.number, part.suffix) for part, states in done])
-    for (part, _), value in zip(done, values, strict=True):
-        part.of.results[part.suffix] = value
+            yield done
 
 
 def to_host(values: list[Any]) -> list[Any]:
@@ -300,16 +276,12 @@ def batches(lengths: Sequence[int], budget: int, rows: int | None = None) -> Ite
 
 
 def whole_batches(lengths: Sequence[int], budget: int, sharing: Sharing) -> Iterator[list[int]]:
-    """Positions of texts that may share a forward pass: as `batches`, as far as the model allows it."""
-    short = [i for i, length in enumerate(lengths) if sharing.limit is None or length <= sharing.limit]
-    for batch in batches([lengths[i] for i in short], budget):
-        positions = [short[i] for i in batch]
+    """Positions of texts that may share a forward pass: as `batches`, of one length each if padding is not safe."""
+    for positions in batches(lengths, budget):
         if sharing.padding:
             yield positions
         else:
-            for length in sorted({lengths[i] for i in positions}, reverse=True):
-                yield [i for i in positions if lengths[i] == length]
-    yield from ([i] for i, length in enumerate(lengths) if sharing.limit is not None and length > sharing.limit)
+            yield from (list(same) for _, same in groupby(positions, key=lengths.__getitem__))
 
 
 def padded_inputs(
@@ -364,41 +336,42 @@ def probe_tokens(tokenizer: Any, longest: int) -> list[int]:
 @torch.inference_mode()
 def probe(body: Any, tokens: Tokens) -> Sharing:
     """Runs the tokens whole, padded, and with a shared prefix, and compares the states."""
-    limit, rope = rope_switch(body.config.get_text_config())
-    tokens = tokens[:limit]
+    config = body.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = [part for part in rope.values() if isinstance(part, dict)]  # some models have one set per kind of layer
+    kinds = {str(part.get("rope_type", part.get("type"))) for part in nested or [rope]} & {"dynamic", "longrope"}
+    if kinds:
+        return Sharing(False, padding=False, why=f"its positions depend on the length of a text (rope {min(kinds)})")
     start = tokens[: max(1, len(tokens) // 12)]  # short inputs take other kernels, with a rounding of their own
+
+    def noise(*, left: bool = False) -> float:
+        """How much a batch with another text, and padding, change states."""
+        padded, longest = _states(body, [start, tokens], left=left)
+        return max(_distance(padded, alone, whole), _distance(longest, whole, whole))
+
+    def room(rounding: float) -> float:
+        """How far states may differ."""
+        return max(TIMES * rounding, STEPS * torch.finfo(whole.dtype).eps)
+
     try:
         alone, whole = _states(body, [start])[0], _states(body, [tokens])[0]
-        noise = _noise(body, start, tokens, alone, whole)
+        rounding = noise()
     except RUN_ERRORS as error:
-        return Sharing(False, padding=False, limit=limit, why=f"it takes no attention mask ({first_line(error)[:120]})")
-    if not noise <= ROUNDING[whole.dtype]:
-        return Sharing(False, padding=False, limit=limit, why="padding changes its states")
-    if _distance(whole[: len(start)], alone, whole) > _room(noise, whole):
-        return Sharing(False, limit=limit, why="it looks ahead, as encoders do")
-    why = f"it keeps other state than keys and values ({kinds})" if (kinds := state_layers(body)) else ""
+        return Sharing(False, padding=False, why=f"it takes no attention mask ({first_line(error)[:120]})")
+    if not rounding <= ROUNDING[whole.dtype]:
+        return Sharing(False, padding=False, why="padding changes its states")
+    if _distance(whole[: len(start)], alone, whole) > room(rounding):
+        return Sharing(False, why="it looks ahead, as encoders do")
+    why = f"it keeps other state than keys and values ({layers})" if (layers := state_layers(body)) else ""
     try:
         off = 0.0 if why else _shared_distance(body, tokens, whole)
-        if off > _room(noise, whole):  # prefixes are padded on the left, which may be noisier
-            noise = max(noise, min(ROUNDING[whole.dtype], _noise(body, start, tokens, alone, whole, left=True)))
-        if not off <= _room(noise, whole):
+        if off > room(rounding):  # prefixes are padded on the left, which may be noisier
+            rounding = max(rounding, min(ROUNDING[whole.dtype], noise(left=True)))
+        if not off <= room(rounding):
             why = "its states are not the same with a shared prefix"
     except RUN_ERRORS as error:
         why = f"it takes no keys and values from outside ({first_line(error)[:120]})"
-    return Sharing(not why, limit=limit, why=why or rope)
-
-
-def rope_switch(config: Any) -> tuple[int | None, str]:
-    """The length beyond which rotary frequencies depend on the longest text of a batch, and the type that does so."""
-    stated = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    nested = [part for part in stated.values() if isinstance(part, dict)]  # some models have one set per kind of layer
-    switches = []
-    for part in nested or [stated]:
-        kind = part.get("rope_type", part.get("type"))
-        if kind in ("dynamic", "longrope"):
-            fallback = getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings
-            switches.append((int(part.get("original_max_position_embeddings") or fallback), f"rope_type {kind}"))
-    return min(switches, default=(None, ""))
+    return Sharing(not why, why=why)
 
 
 def state_layers(body: Any) -> str:
@@ -418,17 +391,6 @@ def _states(body: Any, rows: Sequence[Tokens], *, left: bool = False) -> list[Te
         del inputs["attention_mask"]
     states = body(**inputs).last_hidden_state
     return [states[n, -len(row) :] if left else states[n, : len(row)] for n, row in enumerate(rows)]
-
-
-def _noise(body: Any, start: Tokens, tokens: Tokens, alone: Tensor, whole: Tensor, *, left: bool = False) -> float:
-    """How much a batch with another text, and padding, change states."""
-    padded, longest = _states(body, [start, tokens], left=left)
-    return max(_distance(padded, alone, whole), _distance(longest, whole, whole))
-
-
-def _room(noise: float, whole: Tensor) -> float:
-    """How far states may differ."""
-    return max(TIMES * noise, STEPS * torch.finfo(whole.dtype).eps)
 
 
 def _shared_distance(body: Any, tokens: Tokens, whole: Tensor) -> float:

@@ -29,7 +29,7 @@ def log_probability(lm: str, system: str | None, loading: Loading) -> Scorer:
     head = AnswerLogp(checkpoint)
     return AnswerScorer(
         Chat(checkpoint.tokenizer, system=system),
-        lambda groups: [[spoken.logp for spoken in row] for row in head.spoken(groups)],
+        head.logp,
         fingerprint=f"logp-{checkpoint.fingerprint}-{system or ''}",
         limit=checkpoint.max_length,
         execution=str(head.sharing),

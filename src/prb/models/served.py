@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from prb.batches import chunks
 from prb.config import Positive, Size
 from prb.engine.chat import AnswerScorer, Chat, Text, TwoTexts
-from prb.engine.load import UNSTATED_LENGTH, Loading, fingerprint
+from prb.engine.load import Loading, fingerprint, shortest_limit
 from prb.errors import BadInput, BadSpec, Unreachable, first_line
 from prb.hashing import short_digest
 from prb.llm.endpoint import Client, Concurrency, Response, Retry, clean, parse, refusal
@@ -152,11 +152,10 @@ def served_classifier(
     tokenizer = load_tokenizer(serving.tokenizer or about.tokenizer or about.source, loading)
     reader = reader_of(tokenizer, layout, system)
     head = ServedHead(server, dialect_of(about, serving.api), tokenizer, reward)
-    head.check([reader.text(Query(question=question), answer) for question, answer in PROBES])
+    head.check([reader.texts(Query(question=question), [answer])[0] for question, answer in PROBES])
     tokens = short_digest([tokenizer.chat_template, len(tokenizer)])
     model = f"{identity(about)}-{tokens}-{layout}-{name}-{system or ''}"
-    limits = [about.max_length, loading.max_length, stated_length(tokenizer)]
-    limit = min([n for n in limits if n], default=UNSTATED_LENGTH)
+    limit = shortest_limit(about.max_length, loading.max_length, getattr(tokenizer, "model_max_length", None))
     scorer = AnswerScorer(reader, head.rewards, fingerprint=model, limit=limit)
     scorer.remote = server.client.remote
     return scorer
@@ -376,11 +375,6 @@ def load_tokenizer(source: str, loading: Loading) -> Any:
 
 def reader_of(tokenizer: Any, layout: Layout, system: str | None) -> Chat | TwoTexts:
     return TwoTexts(tokenizer) if layout == "pair" else Chat(tokenizer, system=system)
-
-
-def stated_length(tokenizer: Any) -> int | None:
-    length = getattr(tokenizer, "model_max_length", None)
-    return int(length) if length and length < 10**9 else None
 
 
 Place = tuple[int, int]

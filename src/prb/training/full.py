@@ -385,7 +385,7 @@ def tokenized(config: FullConfig, dataset: Dataset, chat: Chat, limit: int) -> I
 
 def texts_of(chat: Chat, query: Query, answers: Sequence[str], limit: int) -> Texts | Failure:
     """What is too long loses its oldest posts first; an answer is never cut."""
-    fitting = fit(query, answers, chat.tokens, limit)
+    fitting = fit(query, lambda shown: all(len(text.ids) <= limit for text in chat.texts(shown, answers)))
     if isinstance(fitting, Failure):
         return fitting
     shown, cut = fitting

@@ -177,11 +177,11 @@ class Policy(Transformers):
             return first
         limit = min(config.max_prompt, self._context - config.max_tokens)
 
-        def tokens(shorter: Query, _: str) -> Tokens:
+        def fits(shorter: Query) -> bool:
             made = self._prompt(policy_chat(shorter, config.policy_prompt))
-            return [0] * (limit + 1) if isinstance(made, Failure) else made
+            return not isinstance(made, Failure) and len(made) <= limit
 
-        return (view.policy, 0) if len(first) <= limit else fit(view.policy, [""], tokens, limit)
+        return (view.policy, 0) if len(first) <= limit else fit(view.policy, fits)
 
 
 class TokenBatch(NamedTuple):
