@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 from record import ROOT, write_between
 
-from prb.data.polls import draw_pairs, draw_twins
+from prb.data.votes import draw_pairs, draw_twins
 from prb.stats.blind import blind_margins, credits_of, widened
 from prb.stats.estimate import Floats, Ints, share
 from prb.stats.paired import LEVEL, Twins, correct, difference, person_effect

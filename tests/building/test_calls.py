@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prb.building import calls
-from prb.building.calls import Ledger, StageLLM
+from prb.building import stages
 from prb.building.config import BuildConfig
+from prb.building.stages import Ledger, StageLLM
 from prb.errors import BudgetUsedUp, Unreachable
 from prb.llm import Completion, Request, Sampling, ScriptedLLM
 from prb.types import Failure, Turn
@@ -41,7 +41,7 @@ def test_failures_of_the_endpoint_are_asked_again_and_others_are_not_paid_twice(
 
 
 def test_a_request_the_endpoint_will_never_take_does_not_stop_the_others(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(calls, "BATCH", 1)
+    monkeypatch.setattr(stages, "BATCH", 1)
     caller = logged(tmp_path, ScriptedLLM(Failure("HTTP 400", "content policy")))
     assert len(caller.complete([ask(str(n)) for n in range(20)])) == 20
 

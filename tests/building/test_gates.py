@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.building.gates import (
+from prb.building.run import (
     aspects_gate,
     find_duplicates,
     form_gate,

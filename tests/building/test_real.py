@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(here("smollm2") == "no", reason="needs SmolLM2: 
 
 @pytest.mark.slow
 def test_a_model_that_is_too_small_leaves_rejects_with_reasons_and_no_crash(write_jsonl, tmp_path, monkeypatch) -> None:
-    for name, value in {"calls.MAX_TOKENS": 16, "stages.CANDIDATES": 1, "run.ROUNDS": 1}.items():
+    for name, value in {"stages.MAX_TOKENS": 16, "stages.CANDIDATES": 1, "run.ROUNDS": 1}.items():
         monkeypatch.setattr(f"prb.building.{name}", value)
     given = [{"aspect": "The answer is short."}, {"aspect": "The answer names a tool."}]
     source = write_jsonl([make_record(1), make_record(2, rubric_aspects=given)], "records.jsonl")

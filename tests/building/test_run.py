@@ -11,8 +11,7 @@ import pytest
 
 from prb import EvaluateConfig, evaluate
 from prb.building.config import ROLES, STAGES, BuildConfig
-from prb.building.gates import Check
-from prb.building.run import build, check_failures, pass_rates
+from prb.building.run import Check, build, check_failures, pass_rates
 from prb.data.check import check
 from prb.data.source import open_source
 from prb.errors import BadData, BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
@@ -97,7 +96,7 @@ def interrupted(after: int) -> ScriptedLLM:
 
 @pytest.mark.parametrize("after", [0, 2, 6, 18, 30])
 def test_an_interrupted_build_goes_on_and_ends_with_the_same_pairs(records, tmp_path, after, monkeypatch) -> None:
-    monkeypatch.setattr("prb.building.calls.BATCH", 2)
+    monkeypatch.setattr("prb.building.stages.BATCH", 2)
     source = records(*map(make_record, range(1, 4)))
     whole = run(source, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -151,7 +150,7 @@ def test_a_dollar_limit_without_prices_is_refused(records, tmp_path, monkeypatch
 
 
 def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(records, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("prb.building.calls.BATCH", 1)
+    monkeypatch.setattr("prb.building.stages.BATCH", 1)
     source = records(*map(make_record, range(1, 13)))
     calls = iter(range(1000))
 

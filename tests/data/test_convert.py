@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.data.convert import convert, fold
 from prb.data.load import load_pairs
+from prb.data.publish import convert, fold
 from prb.data.source import MemorySource, open_source, unfold
 from prb.errors import BadData, BadInput
 from tests.conftest import Row, make_row, make_twins

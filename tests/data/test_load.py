@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from prb.data.check import check
-from prb.data.convert import convert
 from prb.data.load import Users, load, load_pairs
+from prb.data.publish import convert
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput
 from prb.types import Aspect, Choice, Pair, Post, Rating, Turn

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prb.data.convert import convert
 from prb.data.load import load, load_pairs
+from prb.data.publish import convert
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadInput, BadSpec, MissingExtra, UnknownName
 from tests.conftest import Row

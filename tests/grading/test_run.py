@@ -15,8 +15,8 @@ from scipy.stats import spearmanr
 from sklearn.metrics import cohen_kappa_score
 
 from prb.building.stages import parse_record
-from prb.data.convert import convert
 from prb.data.load import load
+from prb.data.publish import convert
 from prb.data.schema import read_items, to_pair
 from prb.data.source import open_source
 from prb.errors import BadData, BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable

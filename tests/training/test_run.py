@@ -12,7 +12,7 @@ import pytest
 
 from prb.cli import run
 from prb.data.load import load
-from prb.data.named.composed import Lesson
+from prb.data.named.mirror import Lesson
 from prb.engine.load import Loading
 from prb.errors import BadInput, RunConflict, UnknownName
 from prb.models import MODELS

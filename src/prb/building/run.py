@@ -1,62 +1,69 @@
 """The pipeline: records → rubrics → couples → opposite wishes → answers → gates → a set that needs the user.
 
-It knows nothing of resuming: every call goes through the ledger, so a build that was stopped runs again from the top
-and finds its calls in the log.
+Gates are pure: texts, grades and ratings in; a reason for failing, or `None`, out. In a round cheap gates come first,
+so that LLMs are asked only about what may still pass. Nothing here knows of resuming: every call goes through the
+ledger, so a build that was stopped runs again from the top and finds its calls in the log.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
-from pathlib import Path
+from itertools import product
 from shutil import rmtree
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from prb import __version__
-from prb.building.calls import Ledger, Usage, estimate_cost, make_llms
 from prb.building.config import GATES, PROMPTS, ROLES, ROUNDS, STAGES, BuildConfig, Role, Stage, gate_limits
-from prb.building.gates import (
-    BlindResult,
-    BuildContext,
-    Check,
-    StageReached,
-    find_duplicates,
-    leaking_posts,
-    measure_blind,
-    record_gate,
-    run_round,
-)
 from prb.building.stages import (
     SIDES,
     AnswerPair,
+    Candidate,
+    Ledger,
     PairTask,
     Partner,
     Reject,
     Rubric,
     UserRecord,
+    estimate_cost,
     judge_couples,
+    make_llms,
     propose_couples,
+    rate_quality,
     read_records,
     wishes,
+    write_answers,
     write_opposites,
     write_rubrics,
 )
-from prb.data.convert import convert
-from prb.data.publish import HUB, CardText, write_folder
+from prb.data.publish import HUB, CardText, convert, render, write_folder
 from prb.data.source import MemorySource
 from prb.failures import refuse_failures, share_problem, unanswered
+from prb.grading import Answered
+from prb.grading.llm import LLMGrader
 from prb.llm import LLM, check_llm
+from prb.models.judge import STYLES, PairwiseJudge
 from prb.progress import SILENT, Progress
 from prb.prompts import load
 from prb.runs import Finished, RunFolder, write_json, write_lines
-from prb.text.encoders import ENCODERS
-from prb.types import Failure
+from prb.stats.blind import blind_margins, credits_of
+from prb.stats.credit import CREDIT
+from prb.stats.estimate import components
+from prb.text.encoders import ENCODERS, Encoder, Matrix
+from prb.text.words import BLOCK, LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates
+from prb.types import Aspect, Duel, Failure, Post, Query
 from prb.work import open_replies
 
 PAIRS, REJECTS, CHECKS, CARD = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json"
+BLIND_GATES = ("blind-judge", "blind-learner")
+QUALITY_TRIES = 2
+"""Candidate pairs of a task that are rated in one round."""
 
 
 def build(
@@ -76,7 +83,7 @@ def build(
                 check_llm(config.spec_of(role))
         limits = gate_limits(config.gate)["input"]
         usable = [record for record in records if not record_gate(record, **limits)]
-        return Finished(config.out, asdict(estimate_cost(config, usable)))
+        return Finished(config.out, estimate_cost(config, usable))
     given, llms = bool(llms), llms or make_llms(config)
     if any(config.masks(llm) for llm in llms.values()):
         records = [record.masked() for record in records]
@@ -87,7 +94,7 @@ def build(
         open_replies(config.out, progress, cache=config.cache) as replies,
     ):
         ledger = Ledger(config=config, llms=llms, replies=replies, given=given, progress=progress)
-        return Finished(config.out, asdict(Pipeline(BuildContext(ledger), records, rejects).run()))
+        return Finished(config.out, Pipeline(ledger, records, rejects).run())
 
 
 def check_failures(card: Mapping[str, Any], max_failed: float) -> None:
@@ -96,11 +103,112 @@ def check_failures(card: Mapping[str, Any], max_failed: float) -> None:
     refuse_failures([share_problem("requests", sum(failures.values()), total, failures, max_failed)], max_failed)
 
 
+# --- the gates ---
+
+
+def record_gate(record: UserRecord, posts: float) -> str | None:
+    if len(record.posts) < posts:
+        return f"{len(record.posts)} posts, at least {posts:g} required"
+    return None if record.narrative or record.rubric else "neither narrative nor rubric"
+
+
+def find_duplicates(
+    records: Sequence[UserRecord], encoder: Encoder, cosine: float, block: int = BLOCK
+) -> dict[int, int]:
+    """Position of a record → position of the first one with nearly the same question and narrative."""
+    if not records:
+        return {}
+    rows = encoder.encode([f"{record.question}\n{record.narrative}" for record in records])
+    first: dict[int, int] = {}
+    for later, earlier in near_duplicates(rows, cosine, block):
+        first.setdefault(later, earlier)
+    return first
+
+
+def leaking_posts(record: UserRecord, rubric: Sequence[Aspect]) -> tuple[Post, ...]:
+    """Posts that repeat the narrative or the rubric word for word."""
+    hidden = SharedWording(hidden_texts(record.narrative, rubric), LEAK_WORDS)
+    return tuple(post for post in record.posts if hidden.first_in(post.text))
+
+
+_REFUSAL = re.compile(
+    r"^\W*(?:as\s+an\s+ai\b|(?:(?:(?:i\s+am|i['’]m)\s+(?:\w+\s+)?(?:sorry|afraid)|sorry|unfortunately|i\s+apologi[sz]e)\b"
+    r"[\s,.;:]*(?:but\s+|that\s+)?)?(?:i\s+(?:can(?:no|['’])t|cannot|won['’]t|am\s+(?:unable|not\s+able)\s+to|must\s+decline))"
+    r"\s+(?:to\s+)?(?:help|assist|provide|answer|comply|do\s+that|give|write|discuss|support|fulfil))",
+    re.IGNORECASE,
+)
+
+
+def refusal_gate(answer: str) -> str | None:
+    return f"begins like a refusal: {answer[:60]!r}" if _REFUSAL.match(answer) else None
+
+
+def wording_gate(answer: str, record: UserRecord, rubric: Sequence[Aspect], words: float) -> str | None:
+    """Wording of the question may be repeated."""
+    hidden = SharedWording(hidden_texts(record.narrative, rubric), int(words), allowed=record.question)
+    shared = hidden.first_in(answer)
+    return f"shares {shared!r} with rubric or narrative" if shared else None
+
+
+def aspects_gate(chosen: Sequence[float] = (), rejected: Sequence[float] = ()) -> str | None:
+    """Grades of either side, or of both."""
+    for n, grade in enumerate(chosen, 1):
+        if grade < 1:
+            return f"chosen does not meet aspect {n}"
+    for n, grade in enumerate(rejected, 1):
+        if grade > 0:
+            return f"rejected meets aspect {n} (grade {grade:g})"
+    return None
+
+
+def length_gate(chosen: str, rejected: str, gap: float) -> str | None:
+    """In characters, so that it means the same in every language."""
+    found = length_gap(chosen, rejected)
+    return f"{len(chosen)} and {len(rejected)} characters differ by {found:.0%}" if found > gap else None
+
+
+def length_gap(chosen: str, rejected: str) -> float:
+    return abs(len(chosen) - len(rejected)) / max(len(chosen), len(rejected), 1)
+
+
+def form_gate(chosen: str, rejected: str) -> str | None:
+    return "one answer is a list, the other is not" if is_list(chosen) != is_list(rejected) else None
+
+
+def quality_gate(chosen: float, rejected: float, floor: float, margin: float) -> str | None:
+    if min(chosen, rejected) < floor:
+        return f"rated {chosen:.2f} and {rejected:.2f}, at least {floor:g} required for both"
+    if abs(chosen - rejected) > margin + 1e-9:
+        return f"rated {chosen:.2f} and {rejected:.2f}, must be within {margin:g} of each other"
+    return None
+
+
+# --- the pipeline ---
+
+
+class Check(NamedTuple):
+    """One gate applied once, passed or not."""
+
+    record: str
+    round: int
+    what: str
+    gate: str
+    reason: str | None
+    """Why it was not passed."""
+
+
+class StageReached(Exception):
+    """The stage after which the build should stop is done."""
+
+
 class Pipeline:
     """What is known so far, and the steps that add to it."""
 
-    def __init__(self, context: BuildContext, records: list[UserRecord], rejects: list[Reject]) -> None:
-        self.context, self.ledger, self.config = context, context.ledger, context.config
+    def __init__(self, ledger: Ledger, records: list[UserRecord], rejects: list[Reject]) -> None:
+        self.ledger, self.config = ledger, ledger.config
+        self.limits = gate_limits(self.config.gate)
+        """Of every gate that is applied."""
+        self.checks: list[Check] = []
         self.total = len(records) + len(rejects)
         self.records, self.rejects = records, rejects
         self.rubrics: dict[str, Rubric] = {}
@@ -109,7 +217,8 @@ class Pipeline:
         self.posts_left_out = 0
         self.stopped_after: Stage | None = None
 
-    def run(self) -> Card:
+    def run(self) -> dict[str, Any]:
+        """The card of the build, after writing everything."""
         try:
             self._admit()
             self._write_rubrics()
@@ -118,27 +227,50 @@ class Pipeline:
             self.stopped_after = self.config.until
         return self._write()
 
-    def _check(self, record: UserRecord, gate: str, reason: str | None) -> bool:
+    def _finish(self, stage: Stage) -> None:
+        if self.config.until == stage:
+            raise StageReached(stage)
+
+    def _check(self, record: str, round: int, what: str, gate: str, reason: str | None) -> bool:
+        """Record a check; whether it was passed. A gate that is off passes everything."""
+        if gate not in self.limits:
+            return True
+        self.checks.append(Check(record, round, what, gate, reason))
+        return reason is None
+
+    def _apply(
+        self, record: str, round: int, what: str, gate: str, test: Callable[..., str | None], *arguments: Any
+    ) -> bool:
+        """As `_check`, with the reason that a gate gives under its limits."""
+        limits = self.limits.get(gate)
+        return limits is None or self._check(record, round, what, gate, test(*arguments, **limits))
+
+    def _fail(self, record: str, round: int, what: str, gate: str, failure: Failure) -> Reject:
+        """Record that a gate could not be applied."""
+        gate = "endpoint" if unanswered(failure) else gate
+        self.checks.append(Check(record, round, what, gate, str(failure)))
+        return Reject(record, gate, str(failure))
+
+    def _admits(self, record: UserRecord, gate: str, reason: str | None) -> bool:
         """Check a record; one that fails is rejected."""
-        passed = self.context.check(record.id, 0, "record", gate, reason)
+        passed = self._check(record.id, 0, "record", gate, reason)
         if not passed:
             self.rejects.append(Reject(record.id, gate, str(reason)))
         return passed
 
-    def _fail(self, record: UserRecord, gate: str, failure: Failure) -> None:
-        check = self.context.fail(record.id, 0, "record", gate, failure)
-        self.rejects.append(Reject(record.id, check.gate, str(failure)))
+    def _reject(self, record: UserRecord, gate: str, failure: Failure) -> None:
+        self.rejects.append(self._fail(record.id, 0, "record", gate, failure))
 
     def _admit(self) -> None:
-        limits = self.context.limits
-        records = [r for r in self.records if self._check(r, "input", record_gate(r, **limits["input"]))]
+        limits = self.limits
+        records = [r for r in self.records if self._admits(r, "input", record_gate(r, **limits["input"]))]
         first: dict[int, int] = {}
         if "duplicate" in limits:
             first = find_duplicates(records, ENCODERS.make("static"), limits["duplicate"]["cosine"])
         self.records = [
             record
             for n, record in enumerate(records)
-            if self._check(record, "duplicate", f"duplicate of {records[first[n]].id!r}" if n in first else None)
+            if self._admits(record, "duplicate", f"duplicate of {records[first[n]].id!r}" if n in first else None)
         ]
 
     def _write_rubrics(self) -> None:
@@ -150,40 +282,40 @@ class Pipeline:
         for record in self.records:
             rubric = record.rubric or rubrics[record.id]
             if isinstance(rubric, Failure):
-                self._fail(record, "rubric", rubric)
+                self._reject(record, "rubric", rubric)
                 continue
-            self._check(record, "rubric", None)
+            self._admits(record, "rubric", None)
             self.rubrics[record.id] = rubric
             leaks = leaking_posts(record, rubric)
             self.posts_left_out += len(leaks)
             clean = replace(record, posts=tuple(post for post in record.posts if post not in leaks))
-            if not leaks or self._check(clean, "input", record_gate(clean, **self.context.limits["input"])):
+            if not leaks or self._admits(clean, "input", record_gate(clean, **self.limits["input"])):
                 kept.append(clean)
         self.records = kept
-        self.context.finish("rubric")
+        self._finish("rubric")
 
     def _make_tasks(self) -> list[PairTask]:
         """Confirmed couples first, then all other users on their own."""
         couples = self._couple() if self.config.mirror else []
-        self.context.finish("couple")
+        self._finish("couple")
         taken = {record.id for task in couples for record, _ in task.users}
         alone = self._oppose([record for record in self.records if record.id not in taken])
-        self.context.finish("negative")
+        self._finish("negative")
         return [*couples, *alone]
 
     def _couple(self) -> list[PairTask]:
-        proposed = propose_couples(self.records, ENCODERS.make("static"), self.context.limits["couple"]["cosine"])
+        proposed = propose_couples(self.records, ENCODERS.make("static"), self.limits["couple"]["cosine"])
         couples = [(Partner(a, self.rubrics[a.id]), Partner(b, self.rubrics[b.id])) for a, b in proposed]
         verdicts = judge_couples(self.ledger.llm("couple"), couples, self.ledger.sampling("couple"))
         tasks = []
         for (first, second), verdict in zip(couples, verdicts, strict=True):
             if isinstance(verdict, Failure) and unanswered(verdict):  # alone they would cost, and be couples next time
                 for record in (first.record, second.record):
-                    self._fail(record, "couple", verdict)
+                    self._reject(record, "couple", verdict)
                     self.records.remove(record)
                 continue
             reason = None if verdict == "conflict" else str(verdict)
-            if self.context.check(first.record.id, 0, f"with {second.record.id}", "couple", reason):
+            if self._check(first.record.id, 0, f"with {second.record.id}", "couple", reason):
                 tasks.append(
                     PairTask(record=first.record, rubric=first.rubric, against=wishes(second.rubric), partner=second)
                 )
@@ -199,17 +331,17 @@ class Pipeline:
         tasks = []
         for record, rubric, against in zip(records, rubrics, opposites, strict=True):
             if isinstance(against, Failure):
-                self._fail(record, "negative", against)
+                self._reject(record, "negative", against)
                 continue
             if self.config.mode == "oppose":
-                self._check(record, "negative", None)
+                self._admits(record, "negative", None)
             tasks.append(PairTask(record=record, rubric=rubric, against=against))
         return tasks
 
     def _run_rounds(self, tasks: Sequence[PairTask]) -> None:
         """Write and verify; up to `ROUNDS` times, rewrite what failed or what can be predicted without the user."""
         for round in range(1, ROUNDS + 1):
-            results = run_round(self.context, tasks, round)
+            results = self._run_round(tasks, round)
             self.verified |= {id_: result for id_, result in results.items() if isinstance(result, AnswerPair)}
             failed = [task for task in tasks if task.id not in self.verified]
             predictable = self._find_predictable(round)
@@ -232,100 +364,261 @@ class Pipeline:
             if not tasks:
                 return
 
+    def _run_round(self, tasks: Sequence[PairTask], round: int) -> dict[str, AnswerPair | Reject]:
+        """Write candidates, drop those that fail a gate, keep the best pair of each task, or why there is none."""
+        first_check = len(self.checks)
+        candidates: dict[str, list[Candidate]] = {task.id: [] for task in tasks}
+        for candidate in self._grade(self._write_candidates(tasks, round), round):
+            candidates[candidate.task.id].append(candidate)
+        self._finish("grade")
+        matched = [self._match(of_task, round) for of_task in candidates.values()]
+        results: dict[str, AnswerPair | Reject] = {}
+        results |= self._rate([pairs for pairs in matched if pairs], round)
+        self._finish("quality")
+        furthest: dict[str, Check] = {}
+        order = list(GATES)
+        for check in self.checks[first_check:]:
+            if check.reason is not None:
+                best = furthest.setdefault(check.record, check)
+                if order.index(check.gate) >= order.index(best.gate):
+                    furthest[check.record] = check
+        for id_, check in furthest.items():
+            results.setdefault(id_, Reject(id_, check.gate, f"{check.what}: {check.reason}"))
+        return results
+
+    def _write_candidates(self, tasks: Sequence[PairTask], round: int) -> list[Candidate]:
+        """Candidates that are not refusals and leak nothing of either user."""
+        llm, sampling, kept = self.ledger.llm("answer"), self.ledger.sampling("answer"), []
+        candidates = write_answers(llm, tasks, self.config, sampling, round)
+        self._finish("answer")
+        for candidate in candidates:
+            at, text = (candidate.task.id, round, candidate.name), candidate.text
+            if candidate.failure:
+                self._fail(*at, "answer", candidate.failure)
+            elif self._apply(*at, "refusal", refusal_gate, text) and all(
+                self._apply(*at, "wording", wording_gate, text, record, rubric)
+                for record, rubric in candidate.task.users
+            ):
+                kept.append(candidate)
+        return kept
+
+    def _grade(self, candidates: list[Candidate], round: int) -> list[Candidate]:
+        """Graded blind: the grader is not told the side. Answers for a couple are graded against both rubrics."""
+        if "aspects" not in self.limits:
+            return candidates
+        grader = LLMGrader(self.ledger.llm("grade"), sampling=self.ledger.sampling("grade"))
+        asked = [
+            Answered(question=c.task.record.question, answer=c.text, rubric=rubric, narrative=record.narrative)
+            for c in candidates
+            for record, rubric in c.task.users
+        ]
+        grades = iter(grader.grade(asked))
+        kept = []
+        for candidate in candidates:
+            passed, users_grades = [], None
+            for whose in ("user", "partner")[: len(candidate.task.users)]:
+                graded = next(grades)
+                at = (candidate.task.id, round, candidate.name, "aspects")
+                if isinstance(graded, Failure):
+                    self._fail(*at, graded)
+                    passed.append(False)
+                    continue
+                follows = (candidate.side == "chosen") == (whose == "user")
+                reason = aspects_gate(chosen=graded.aspects) if follows else aspects_gate(rejected=graded.aspects)
+                passed.append(self._check(*at, reason and f"{reason} of the {whose}'s rubric"))
+                if whose == "user":
+                    users_grades = graded
+            if all(passed):
+                kept.append(replace(candidate, grades=users_grades))
+        return kept
+
+    def _match(self, candidates: Sequence[Candidate], round: int) -> list[AnswerPair]:
+        """Pairs of one length and form among the candidates of a task. First those whose chosen answer meets more,
+        then those whose lengths are closer."""
+        ranked: list[tuple[float, float, AnswerPair]] = []
+        for chosen, rejected in product(*([c for c in candidates if c.side == side] for side in SIDES)):
+            pair, texts = AnswerPair(chosen=chosen, rejected=rejected, round=round), (chosen.text, rejected.text)
+            at = (pair.task.id, round, pair.name)
+            if self._apply(*at, "length", length_gate, *texts) and self._apply(*at, "form", form_gate, *texts):
+                met = sum(chosen.grades.aspects) if chosen.grades else 0.0
+                ranked.append((-met, length_gap(*texts), pair))
+        return [pair for *_, pair in sorted(ranked, key=lambda entry: entry[:2])]
+
+    def _rate(self, matched: Sequence[Sequence[AnswerPair]], round: int) -> dict[str, AnswerPair]:
+        """For each task, the best pair whose answers are good and equally good."""
+        if "quality" not in self.limits:
+            return {pairs[0].task.id: pairs[0] for pairs in matched}
+        llm, sampling = self.ledger.llm("quality"), self.ledger.sampling("quality")
+        rated: dict[str, AnswerPair] = {}
+        for n in range(QUALITY_TRIES):
+            tried = [pairs[n] for pairs in matched if n < len(pairs) and pairs[0].task.id not in rated]
+            for pair, quality in zip(tried, rate_quality(llm, tried, sampling) if tried else [], strict=True):
+                at = (pair.task.id, round, pair.name, "quality")
+                if isinstance(quality, Failure):
+                    self._fail(*at, quality)
+                elif self._apply(*at, quality_gate, *quality):
+                    rated[pair.task.id] = replace(pair, quality=quality)
+        return rated
+
     def _find_predictable(self, round: int) -> dict[str, Reject]:
         """Pairs that must go for the set to be within the blind limit, and those that could not be judged."""
         pairs = list(self.verified.values())
-        self.blind = measure_blind(self.context, pairs) if pairs else []
+        self.blind = []
+        if pairs and "blind-judge" in self.limits:
+            self.blind.append(self._judge_blind(pairs))
+        if pairs and "blind-learner" in self.limits and (learner := learn_blind(pairs)):
+            self.blind.append(learner)
+        if pairs:
+            self._finish("blind")
         rejects: dict[str, Reject] = {}
         for result in self.blind:
-            worst = result.worst(pairs, **self.context.limits[result.name])
+            worst = result.worst(pairs, **self.limits[result.name])
             reason = f"predicted without the user; accuracy on the set {result.accuracy(pairs) or 0:.1%}"
             for pair, credit in zip(pairs, result.credits, strict=True):
                 id_ = pair.task.id
                 if credit is None:
-                    last = next(c for c in reversed(self.context.checks) if c.record == id_ and c.reason)
+                    last = next(c for c in reversed(self.checks) if c.record == id_ and c.reason)
                     gate = "endpoint" if last.gate == "endpoint" else result.name
                     rejects.setdefault(id_, Reject(id_, gate, str(last.reason)))
-                elif not self.context.check(id_, round, "pair", result.name, reason if id_ in worst else None):
+                elif not self._check(id_, round, "pair", result.name, reason if id_ in worst else None):
                     rejects.setdefault(id_, Reject(id_, result.name, reason))
         return rejects
 
-    def _write(self) -> Card:
-        """The card, after writing everything; if the build stopped early, only the checks are written."""
-        pairs, ledger = list(self.verified.values()), self.ledger
+    def _judge_blind(self, pairs: Sequence[AnswerPair]) -> BlindResult:
+        """By a judge who sees the question alone, in both orders. It is not asked about couples, where its accuracy is
+        50 % anyway."""
+        judge = PairwiseJudge(self.ledger.llm("blind"), STYLES["pairwise"], sampling=self.ledger.sampling("blind"))
+        asked = [n for n, pair in enumerate(pairs) if pair.task.partner is None]
+        duels: list[Duel] = []
+        for pair in (pairs[n] for n in asked):
+            query, answers = Query(question=pair.task.record.question), (pair.chosen.text, pair.rejected.text)
+            duels += [Duel(query, *answers), Duel(query, *reversed(answers))]
+        verdicts = judge.prefer(duels)
+        credits: list[float | None] = [0.5] * len(pairs)
+        for n, forward, backward in zip(asked, verdicts[::2], verdicts[1::2], strict=True):
+            for verdict in (forward, backward):
+                if isinstance(verdict, Failure):
+                    self._fail(pairs[n].task.id, pairs[n].round, "pair", "blind-judge", verdict)
+            if isinstance(forward, Failure) or isinstance(backward, Failure):
+                credits[n] = None
+            else:
+                credits[n] = (CREDIT[forward.choice] + 1 - CREDIT[backward.choice]) / 2
+        return BlindResult("blind-judge", tuple(credits), tuple(credit or 0.0 for credit in credits))
+
+    def _write(self) -> dict[str, Any]:
+        """If the build stopped early, only the checks are written."""
+        pairs, ledger, out = list(self.verified.values()), self.ledger, self.config.out
         rows = [row for pair in pairs for row in pair_rows(pair)]
         prompts = sorted({"material", "build_avoid", *PROMPTS.values()})
-        blind_gates = [gate for gate in ("blind-judge", "blind-learner") if gate in self.context.limits]
-        card = Card(
-            prb=__version__,
-            settings=self.config.saved(),
-            llms={role: llm.fingerprint for role, llm in ledger.llms.items()},
-            prompts={name: hashlib.sha256(load(name).encode()).hexdigest()[:16] for name in prompts},
-            counts=Counts(
-                records=self.total,
-                rows=len(rows),
-                people=len({row["user"] for row in rows}),
-                mirror_rows=sum("mirror" in row for row in rows),
-                rejected=len(self.rejects),
-                rejected_by_gate=dict(sorted(Counter(reject.gate for reject in self.rejects).items())),
-                posts_left_out=self.posts_left_out,
-                requests=ledger.asked,
-            ),
-            failures=dict(sorted(ledger.failures.items())),
-            gates=pass_rates(self.context.checks),
-            user_blind_accuracy={
-                **dict.fromkeys(blind_gates),
-                **{result.name: result.accuracy(pairs) for result in self.blind},
+        blind: dict[str, float | None] = dict.fromkeys(name for name in BLIND_GATES if name in self.limits)
+        blind |= {result.name: result.accuracy(pairs) for result in self.blind}
+        card = {
+            "prb": __version__,
+            "settings": self.config.saved(),
+            "llms": {role: llm.fingerprint for role, llm in ledger.llms.items()},
+            "prompts": {name: hashlib.sha256(load(name).encode()).hexdigest()[:16] for name in prompts},
+            "counts": {
+                "records": self.total,
+                "rows": len(rows),
+                "people": len({row["user"] for row in rows}),
+                "mirror_rows": sum("mirror" in row for row in rows),
+                "rejected": len(self.rejects),
+                "rejected_by_gate": dict(sorted(Counter(reject.gate for reject in self.rejects).items())),
+                "posts_left_out": self.posts_left_out,
+                "requests": ledger.asked,
             },
-            cost={stage: ledger.usage[stage] for stage in STAGES if stage in ledger.usage},
-            usd=ledger.usd,
-            stopped_after=self.stopped_after,
-        )
-        out = self.config.out
-        write_lines(out / CHECKS, [check._asdict() for check in self.context.checks])
+            "failures": dict(sorted(ledger.failures.items())),
+            "gates": pass_rates(self.checks),
+            "user_blind_accuracy": blind,
+            "cost": {stage: asdict(ledger.usage[stage]) for stage in STAGES if stage in ledger.usage},
+            "usd": ledger.usd,
+            "stopped_after": self.stopped_after,
+        }
+        write_lines(out / CHECKS, [check._asdict() for check in self.checks])
         if self.stopped_after:  # the pairs of an earlier, complete build stay as they are
             return card
         convert(MemorySource(PAIRS, rows), out / PAIRS)
         write_lines(out / REJECTS, [reject._asdict() for reject in self.rejects])
-        write_json(out / CARD, asdict(card))
-        if rows:
-            _write_hub(out / HUB, rows, card)
+        write_json(out / CARD, card)
+        if (
+            rows
+        ):  # a folder that `prb data push` publishes and `datasets.load_dataset` reads, with the card as its README
+            text = render(files("prb.building") / "card.md.jinja", **card, known=GATES)
+            write_folder(MemorySource(PAIRS, rows), out / HUB, CardText(text))
         else:
             rmtree(out / HUB, ignore_errors=True)
         return card
 
 
+# --- the set: can a judge or a learner that knows nothing of the users predict which answer is chosen? ---
+
+
+@dataclass(frozen=True)
+class BlindResult:
+    """How a user-blind model did on the set. On the two rows of a couple it is right once and wrong once."""
+
+    name: str
+    credits: tuple[float | None, ...]
+    """One per pair, `None` if it failed; for a couple, the credit on the first user's row."""
+    margins: tuple[float, ...]
+    """How confidently it was right."""
+
+    def accuracy(self, pairs: Sequence[AnswerPair]) -> float | None:
+        rows = self._row_credits(pairs)
+        return sum(rows) / len(rows) if rows else None
+
+    def worst(self, pairs: Sequence[AnswerPair], limit: float) -> list[str]:
+        """Ids of the pairs to remove for the rest to be within the limit, the most confidently predicted first."""
+        rows = self._row_credits(pairs)
+        total, count = sum(rows), len(rows)
+        predicted = [
+            (margin, credit, pair.task.id)
+            for pair, credit, margin in zip(pairs, self.credits, self.margins, strict=True)
+            if pair.task.partner is None and credit is not None and credit > limit
+        ]
+        worst = []
+        for _, credit, pair_id in sorted(predicted, key=lambda entry: -entry[0]):
+            if total <= limit * count + 1e-9:
+                break
+            total, count = total - credit, count - 1
+            worst.append(pair_id)
+        return worst
+
+    def _row_credits(self, pairs: Sequence[AnswerPair]) -> list[float]:
+        rows: list[float] = []
+        for pair, credit in zip(pairs, self.credits, strict=True):
+            if credit is not None:
+                rows += [credit] if pair.task.partner is None else [credit, 1 - credit]
+        return rows
+
+
+def learn_blind(pairs: Sequence[AnswerPair]) -> BlindResult | None:
+    """From static vectors and style features of both answers. A couple is one cluster and counts with both labels."""
+    encoder = ENCODERS.make("static")
+
+    def features(answers: list[str]) -> Matrix:
+        style = [[len(text) / 1000, *style_rates(text)[:3]] for text in answers]
+        return np.hstack([encoder.encode(answers), np.array(style)])
+
+    chosen, rejected = (features([getattr(pair, side).text for pair in pairs]) for side in SIDES)
+    rows = [
+        (n, swapped) for n, pair in enumerate(pairs) for swapped in ((False, True) if pair.task.partner else (False,))
+    ]
+    index = [n for n, _ in rows]
+    swap = np.array([swapped for _, swapped in rows])[:, None]
+    users = [[record.user for record, _ in pair.task.users] for pair in pairs]
+    cluster_of = components((linked[0], linked[-1]) for linked in users)
+    clusters = [cluster_of[linked[0]] for linked in users]
+    first = np.where(swap, rejected[index], chosen[index])
+    second = np.where(swap, chosen[index], rejected[index])
+    margins = blind_margins(first, second, [clusters[n] for n in index])
+    if margins is None:
+        return None
+    unswapped = margins[~swap[:, 0]]
+    return BlindResult("blind-learner", tuple(credits_of(unswapped)), tuple(map(float, unswapped)))
+
+
 # --- what is written ---
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    records: int
-    rows: int
-    people: int
-    mirror_rows: int
-    rejected: int
-    rejected_by_gate: dict[str, int]
-    posts_left_out: int
-    requests: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """What a build found, took and cost: `card.json`."""
-
-    prb: str
-    settings: dict[str, Any]
-    llms: dict[Role, str]
-    prompts: dict[str, str]
-    counts: Counts
-    failures: dict[str, int]
-    """Failed requests by reason."""
-    gates: dict[str, dict[str, int]]
-    user_blind_accuracy: dict[str, float | None]
-    cost: dict[Stage, Usage]
-    usd: float
-    stopped_after: Stage | None
 
 
 def pair_rows(pair: AnswerPair) -> Iterator[dict[str, Any]]:
@@ -367,14 +660,3 @@ def pass_rates(checks: Sequence[Check]) -> dict[str, dict[str, int]]:
     applied = Counter(check.gate for check in checks)
     passed = Counter(check.gate for check in checks if check.reason is None)
     return {gate: {"applied": applied[gate], "passed": passed[gate]} for gate in GATES if applied[gate]}
-
-
-def _write_hub(folder: Path, rows: Sequence[dict[str, Any]], card: Card) -> None:
-    """A folder that `prb data push` publishes and `datasets.load_dataset` reads, with the card as its README."""
-    from jinja2 import Environment, StrictUndefined
-
-    template = (files("prb.building") / "card.md.jinja").read_text("utf-8")
-    # Markdown, not HTML: names of models and gates are ours
-    environment = Environment(undefined=StrictUndefined, trim_blocks=False, autoescape=False)  # noqa: S701
-    text = environment.from_string(template).render(**asdict(card), known=GATES)
-    write_folder(MemorySource(PAIRS, rows), folder, CardText(text))

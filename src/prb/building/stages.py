@@ -1,35 +1,43 @@
-"""Users' records, and the stages that make pairs of them: rubrics, opposite wishes, couples, answers, quality.
+"""Users' records, the calls of a build, and its stages: rubrics, opposite wishes, couples, answers, quality.
 
 A stage is a prompt and a strict reader. Every text by others is quoted. What cannot be read is asked for once more with
-a reminder, and then is a failure.
+a reminder, and then is a failure. A build is a function of its input and of the models' replies: one that was stopped,
+by Ctrl-C, a crash, an endpoint or the budget, runs again from the beginning and finds its replies until it gets to
+where it was stopped.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import mean
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import orjson
 
-from prb.building.config import ASPECTS, CANDIDATES, BuildConfig
+from prb.building.config import ASPECTS, CANDIDATES, PROMPTS, ROLES, STAGES, BuildConfig, Role, Stage, gate_limits
 from prb.data.source import DATASETS, open_source
-from prb.errors import BadData, BadInput, Problem
+from prb.errors import BadData, BadInput, BudgetUsedUp, Problem
 from prb.evaluation.planners import entries
+from prb.failures import RESUME, Breaker
 from prb.grading import Grades
 from prb.hashing import draw
-from prb.llm import LLM, Completion, Request, Sampling
+from prb.llm import LLM, Completion, Request, Sampling, make_llm, parse_llm, request_key
 from prb.llm.asking import Reply, ask, without_thinking
+from prb.llm.endpoint import Prices, tokens_of
+from prb.progress import SILENT, Progress
 from prb.prompts import load, quote, with_material
 from prb.registry import Spec
-from prb.text.encoders import Encoder
+from prb.text.encoders import ENCODERS, Encoder
 from prb.text.pii import mask
 from prb.text.words import BLOCK, similarity_blocks
 from prb.types import Aspect, Failure, Post, Turn
+from prb.work import Asked, Call, Replies, ask_missing
 
 T = TypeVar("T")
 Rubric = tuple[Aspect, ...]
@@ -104,15 +112,16 @@ def parse_record(data: Any) -> UserRecord:
     """Raises `ValueError` with what is wrong, before anything is paid for."""
     if not isinstance(data, dict):
         raise ValueError("a record must be a JSON object")
-    for name in ("id", "question"):
-        if data.get(name) is None or not str(data[name]).strip():
-            raise ValueError(f"`{name}` is missing")
+    if missing := [
+        name for name in ("id", "question") if not str(data.get(name) or "").strip() and data.get(name) != 0
+    ]:
+        raise ValueError(f"`{missing[0]}` is missing")
     for name in ("question", "narrative"):
         if not isinstance(data.get(name) or "", str):
             raise ValueError(f"`{name}` must be a string")
     posts = (data.get("profile") or []) if data.get("posts") is None else data["posts"]
-    posts = [{"text": post} if isinstance(post, str) else post for post in posts] if isinstance(posts, list) else None
-    if posts is None or not all(isinstance(post, dict) and isinstance(post.get("text"), str) for post in posts):
+    posts = [{"text": post} if isinstance(post, str) else post for post in posts] if isinstance(posts, list) else [None]
+    if not all(isinstance(post, dict) and isinstance(post.get("text"), str) for post in posts):
         raise ValueError("`posts` must be a list of strings, or of objects with `text`")
     aspects = data.get("rubric_aspects") or []
     if not isinstance(aspects, list) or not all(
@@ -125,24 +134,167 @@ def parse_record(data: Any) -> UserRecord:
         orjson.dumps(data)
     except (TypeError, ValueError) as error:
         raise ValueError(f"has a value that JSON cannot represent: {error}") from None
-    record_id = str(data["id"])
-    posts = [post for post in posts if post["text"].strip()]
+    written = enumerate((post for post in posts if post["text"].strip()), 1)
     return UserRecord(
-        id=record_id,
-        user=record_id if data.get("user") is None else str(data["user"]),
+        id=str(data["id"]),
+        user=str(data["id"] if data.get("user") is None else data["user"]),
         question=data["question"].strip(),
         narrative=(data.get("narrative") or "").strip(),
-        posts=tuple(
-            Post(str(post.get("id") or number), str(post.get("category") or ""), post["text"])
-            for number, post in enumerate(posts, 1)
-        ),
+        posts=tuple(Post(str(p.get("id") or n), str(p.get("category") or ""), p["text"]) for n, p in written),
         category=str(data.get("category") or "uncategorised"),
         rubric=tuple(Aspect.read(a).mapped(str) for a in aspects),
         other={key: value for key, value in data.items() if key not in READ + WRITTEN and value is not None},
     )
 
 
-# --- what is made of them ---
+# --- calls: made once, within a budget, counted by stage ---
+
+TEMPERATURE = 0.8
+"""Of answers, and of a stage that is asked again; everything else is generated at 0."""
+MAX_TOKENS = 1024
+"""Of one reply."""
+REDO_SEED_STEP = 1000
+"""How much higher the seed is when a stage is asked again; a reminder raises it by one."""
+BATCH = 64
+"""Requests whose replies are written together; a crash costs at most these."""
+MAX_TRANSIENT = 8
+"""Failures of the endpoint without a reply in between that stop the build: continuing would only produce rejects."""
+BYTES_PER_TOKEN = 3
+"""Tokens rarely have fewer bytes, in any script; used for an upper bound of the tokens of a prompt."""
+
+
+@dataclass(kw_only=True)
+class Usage:
+    """What the calls of one stage took."""
+
+    calls: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    usd: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Ledger:
+    """Sends the requests that have no reply yet, in batches that fit the budget, and counts what all of them took."""
+
+    config: BuildConfig
+    llms: Mapping[Role, LLM]
+    replies: Replies
+    given: bool = False
+    """Whether the LLMs are objects of the caller's."""
+    breaker: Breaker = field(default_factory=Breaker)
+    progress: Progress = SILENT
+    asked: int = 0
+    """Requests so far, whoever answered them."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """Of these, the failed ones by reason."""
+    usage: dict[Stage, Usage] = field(default_factory=lambda: defaultdict(Usage))
+    _counted: set[bytes] = field(default_factory=set)
+
+    def llm(self, stage: Stage) -> StageLLM:
+        return StageLLM(stage, self.llms[ROLES[stage]], self)
+
+    def sampling(self, stage: Stage) -> Sampling:
+        redone = self.config.redo.count(stage)
+        temperature = TEMPERATURE if stage == "answer" or redone else 0.0
+        return Sampling(temperature=temperature, max_tokens=MAX_TOKENS, seed=self.config.seed + REDO_SEED_STEP * redone)
+
+    @property
+    def usd(self) -> float:
+        return sum(usage.usd for usage in self.usage.values())
+
+    def count(self, stage: Stage, key: bytes) -> None:
+        """What a reply took, once, in the stage that asked for it first."""
+        if key in self._counted:
+            return
+        self._counted.add(key)
+        reply, usage = self.replies[key], self.usage[stage]
+        usage.calls += 1
+        usage.failed += reply.failure is not None
+        usage.prompt_tokens += reply.tokens - reply.spoken
+        usage.completion_tokens += reply.spoken
+        usage.usd += reply.cost
+
+
+@dataclass
+class StageLLM:
+    """An LLM in one stage whose calls go through the ledger. It is an `LLM` itself."""
+
+    stage: Stage
+    inner: LLM
+    ledger: Ledger
+
+    def __post_init__(self) -> None:
+        self.fingerprint, self.remote = self.inner.fingerprint, self.inner.remote
+        self.prices = prices_of(self.ledger.config.spec_of(ROLES[self.stage]))
+
+    def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
+        ledger = self.ledger
+        asked = Asked.of(self.stage, self.inner, "complete", given=ledger.given)
+        start = asked.key_start()
+        calls = [Call(request_key(start, request), request) for request in requests]
+
+        def afford(owed: Sequence[Call]) -> int:
+            """How many requests fit the budget even if each uses all its tokens; if not even one does, it stops."""
+            waiting = {call.key for call in owed}
+            for call in calls:  # what was answered a moment ago has been spent
+                if call.key in ledger.replies and call.key not in waiting:
+                    ledger.count(self.stage, call.key)
+            most, usd = ledger.config.max_usd, ledger.usd
+            if most is None:
+                return len(owed)
+            for n, call in enumerate(owed):
+                size = sum(len(message.text.encode("utf-8", "replace")) for message in call.ask.chat)
+                usd += self.prices.cost(size // BYTES_PER_TOKEN + 1, call.ask.sampling.max_tokens)
+                if usd > most and n:
+                    return n
+                if usd > most:
+                    spent = f"the next call might exceed ${most:g} (spent: ${ledger.usd:.4f})"
+                    raise BudgetUsedUp(f"{spent}; {RESUME}, with a larger limit")
+            return len(owed)
+
+        ledger.progress.begin(self.stage, total=len(calls))
+        batches = (calls[n : n + BATCH] for n in range(0, len(calls), BATCH))
+        plan = ((batch, batch) for batch in batches)
+        for batch in ask_missing(
+            plan, ledger.replies, asked, ledger.breaker, afford=afford, max_transient=MAX_TRANSIENT
+        ):
+            for call in batch:
+                ledger.count(self.stage, call.key)
+            ledger.progress.advance(len(batch))
+            ledger.progress.status(f"${ledger.usd:.4f}")
+        answers = [Completion.of(ledger.replies[call.key]) for call in calls]
+        ledger.asked += len(answers)
+        ledger.failures.update(answer.reason for answer in answers if isinstance(answer, Failure))
+        return answers
+
+
+def prices_of(spec: str) -> Prices:
+    options = parse_llm(spec).options
+    try:
+        prices = float(options.get("usd_in", 0)), float(options.get("usd_out", 0))
+    except ValueError:
+        prices = (-1.0, -1.0)
+    if not all(0 <= price < math.inf for price in prices):
+        raise BadInput(f"{spec!r}: usd_in and usd_out must be dollars per million tokens")
+    return Prices(prompt=prices[0], completion=prices[1])
+
+
+def make_llms(config: BuildConfig) -> dict[Role, LLM]:
+    """One LLM per role; roles with the same spec share one."""
+    by_spec: dict[str, LLM] = {}
+    by_role: dict[Role, LLM] = {}
+    for role in get_args(Role):
+        spec = config.spec_of(role)
+        llm = by_role[role] = by_spec.get(spec) or by_spec.setdefault(spec, make_llm(spec))
+        priced = parse_llm(spec).options.keys() & {"usd_in", "usd_out"}
+        if config.max_usd is not None and llm.remote and not priced:
+            raise BadInput(f"--max-usd needs the prices of {spec!r}: add ;usd_in=…;usd_out=… (per million tokens)")
+    return by_role
+
+
+# --- what is made of records ---
 
 
 class Partner(NamedTuple):
@@ -315,7 +467,6 @@ def write_opposites(
 
 # --- couples: encoders propose, a judge confirms ---
 
-COUPLE_VERDICTS = ("conflict", "compatible", "different questions")
 NEAREST = 5
 """Possible partners considered for each record."""
 REMIND_COUPLE = (
@@ -370,7 +521,7 @@ def judge_couples(llm: LLM, couples: Sequence[tuple[Partner, Partner]], sampling
 def read_couple_verdict(reply: Completion) -> str | None:
     """`None` unless there is exactly one verdict."""
     verdicts = {match.lower() for match in _VERDICT.findall(without_thinking(reply.text))}
-    return next((name for name in COUPLE_VERDICTS if verdicts == {name}), None)
+    return verdicts.pop() if len(verdicts) == 1 else None
 
 
 # --- answers: both sides come from one prompt, so that only the wishes differ ---
@@ -446,3 +597,46 @@ def read_ratings(reply: Completion) -> tuple[float, float] | None:
         return None
     first, second = (mean(int(number) for number in of_one[-1].groups()) for of_one in matches)
     return first, second
+
+
+# --- what a build will cost ---
+
+ASPECT_TOKENS, COMMENT_TOKENS, GRADE_TOKENS = 30, 80, 40
+"""Of one aspect, of what a judge writes before its verdict, and of the grade of one aspect with its reason."""
+TOKENS_PER_WORD = 1.4
+"""Of English answers."""
+
+
+def estimate_cost(config: BuildConfig, records: Sequence[UserRecord]) -> dict[str, Any]:
+    """Of a build without a log in which every reply is readable and every pair passes in its first round; further
+    rounds would cost as much again. Only the stages up to `config.until`."""
+    n, gates = len(records), gate_limits(config.gate)
+    given = [len(record.rubric) for record in records if record.rubric]
+    aspects = round(mean(given)) if given else sum(ASPECTS) // 2
+    rubric, answer = aspects * ASPECT_TOKENS, round(config.words * TOKENS_PER_WORD)
+    question, narrative = (
+        round(mean(map(tokens_of, texts))) if texts else 0
+        for texts in ([record.question for record in records], [record.narrative for record in records])
+    )
+    couples = propose_couples(records, ENCODERS.make("static"), gates["couple"]["cosine"]) if config.mirror else ()
+    judging = question + 2 * answer, COMMENT_TOKENS
+    planned: dict[Stage, tuple[int, int, int]] = {  # calls, tokens in a prompt beside its template, and in a reply
+        "rubric": (sum(not record.rubric for record in records), question + narrative, 3 * rubric),
+        "couple": (len(couples), 2 * (question + rubric), COMMENT_TOKENS),
+        "negative": (n if config.mode == "oppose" else 0, question + rubric, rubric),
+        "answer": (2 * CANDIDATES * n, question + rubric, answer),
+        "grade": (
+            2 * CANDIDATES * n if "aspects" in gates else 0,
+            question + 2 * rubric + answer,
+            aspects * GRADE_TOKENS,
+        ),
+        "quality": (2 * n if "quality" in gates else 0, *judging),
+        "blind": (2 * n if "blind-judge" in gates else 0, *judging),
+    }
+    stages: dict[Stage, dict[str, float]] = {}
+    for stage in STAGES[: STAGES.index(config.until) + 1 if config.until else None]:
+        calls, prompt, reply = planned[stage]
+        tokens_in = calls * (tokens_of(load("material")) + tokens_of(load(PROMPTS[stage])) + prompt)
+        usd = prices_of(config.spec_of(ROLES[stage])).cost(tokens_in, calls * reply)
+        stages[stage] = {"calls": calls, "tokens_in": tokens_in, "tokens_out": calls * reply, "usd": usd}
+    return {"records": n, "stages": stages, "usd": sum(cost["usd"] for cost in stages.values())}

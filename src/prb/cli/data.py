@@ -183,7 +183,7 @@ def _prompt(spec: str, pair: Pair, condition: Condition) -> str:
 
 
 def data_convert(config: ConvertConfig) -> None:
-    from prb.data.convert import convert
+    from prb.data.publish import convert
     from prb.data.source import open_source
 
     count = convert(open_source(config.dataset), config.target)

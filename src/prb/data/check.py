@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from statistics import mean, median
 from typing import Any
 
-from prb.data.load import Scan, load, same_history_note
+from prb.data.load import Scan, load
 from prb.data.named.mirror import VERSION, review_figures
 from prb.data.retrieve import leaking_choices
 from prb.data.schema import BUILD, Task, prepared
@@ -47,8 +47,8 @@ def check(source: Source, *, task: Task = "pairs") -> list[Problem]:
             item = BUILD[task](prepared(row, task))
             texts = row_warnings(item, written=not isinstance(source, Voted))
             warnings += [Problem(row.place, row.line, text, "warning") for text in texts]
-    notes = same_history_note(scan.users.of_split(None, {}))
-    return scan.problems + [Problem(source.name, 0, note, "warning") for note in notes] + warnings
+    same = [Problem(source.name, 0, note, "warning") for note in scan.users.of_split(None, {}).notes()]
+    return scan.problems + same + warnings
 
 
 def row_warnings(item: Item, *, written: bool = True) -> Iterator[str]:

@@ -13,26 +13,24 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from heapq import heapreplace
 from itertools import chain, islice
 from tempfile import SpooledTemporaryFile
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from prb.config import HistoryKind
-from prb.data.rows import BadRow
-from prb.data.schema import BUILD, Task, listed, prepared, read_columns, row_problems, to_choices, to_posts
+from prb.data.schema import BUILD, BadRow, Task, listed, prepared, read_columns, row_problems, to_choices, to_posts
 from prb.data.source import RawRow, Source, open_source, subset_of
 from prb.errors import BadData, BadInput, Problem
 from prb.hashing import draw
 from prb.stats.estimate import components, links_by_text
 from prb.types import NO_EVIDENCE, Choice, Item, Pair, Post
 
-T = TypeVar("T")
 LINKED = "users and questions"
 SMALL = 4096
 """A sample of at most this many rows is read once and kept, so that it costs one pass over a large file."""
@@ -83,28 +81,19 @@ class Index:
         if len(rows) == len(self):
             return self
 
-        def taken(column: list[T]) -> list[T]:
+        def taken(column: Any) -> Any:
+            if isinstance(column, tuple):
+                return tuple(map(taken, column))
+            if isinstance(column, array):
+                return array(column.typecode, (column[n] for n in rows)) if column else column
             return [column[n] for n in rows]
 
-        def packed(column: array[Any]) -> array[Any]:
-            return array(column.typecode, (column[n] for n in rows)) if column else column
-
+        columns = {
+            f.name: taken(getattr(self, f.name)) for f in fields(self) if f.name not in ("twins", "clustered_by")
+        }
         new_position = {old: new for new, old in enumerate(rows)} if max(self.twins, default=-1) >= 0 else {}
-        return Index(
-            ids=taken(self.ids),
-            users=taken(self.users),
-            clusters=taken(self.clusters),
-            categories=taken(self.categories),
-            tiers=taken(self.tiers),
-            groups=taken(self.groups),
-            ratings=packed(self.ratings),
-            lengths=(packed(self.lengths[0]), packed(self.lengths[1])),
-            answers=(packed(self.answers[0]), packed(self.answers[1])),
-            twins=array("l", (new_position.get(self.twins[n], -1) for n in rows)),
-            questions=packed(self.questions),
-            texts=(packed(self.texts[0]), packed(self.texts[1])),
-            clustered_by=self.clustered_by,
-        )
+        twins = array("l", (new_position.get(self.twins[n], -1) for n in rows))
+        return Index(**columns, twins=twins, clustered_by=self.clustered_by)
 
     def together(self) -> list[str]:
         """For each row, a name that only its twin shares: such rows are taken together or not at all."""
@@ -246,12 +235,17 @@ class Users:
         self._alike = {group: sorted(users) for group, users in groups.items()}
         return self
 
-    def same_histories(self) -> list[list[str]]:
+    def notes(self) -> list[str]:
         """Users with exactly the same history: one person under several names, or a description that fits several."""
         groups: dict[tuple[int, int], list[str]] = {}
         for name in self.names:
             groups.setdefault(self._of[name].digests, []).append(name)
-        return [names for names in groups.values() if len(names) > 1]
+        same = [names for names in groups.values() if len(names) > 1]
+        if not same:
+            return []
+        first, second, *_ = same[0]
+        several = f"{sum(map(len, same))} users have the same history as another one, such as {first!r} and {second!r}"
+        return [f"{several}: they never lend it to each other; give one person one `user`"]
 
     def asking_about(self, item: Item) -> list[list[str]]:
         """Users with a history who ask about the item's topic, and those who ask within its category; sorted."""
@@ -310,7 +304,7 @@ class Dataset:
         notes = [f"left out {self.left_out} rows with errors"] if self.problems else []
         if self.renamed:
             notes.append("read " + ", ".join(f"`{column}` as `{field}`" for column, field in self.renamed.items()))
-        return [*notes, *same_history_note(self.users)]
+        return [*notes, *self.users.notes()]
 
     def __len__(self) -> int:
         return len(self.index)
@@ -323,8 +317,7 @@ class Dataset:
         return list(self._stream())
 
     def _stream(self) -> Iterator[Item]:
-        build = BUILD[self.task]
-        return (build(data) for _, _, data in self._rows(self._sampled))
+        return (BUILD[self.task](data) for _, _, data in self._rows(self._sampled))
 
     def other(self, field: str) -> Iterator[Any]:
         """For each row, a field that is not part of our format, `None` where it is missing. Reads the source again."""
@@ -360,15 +353,6 @@ class Dataset:
             seen[subset] += 1
 
 
-def same_history_note(users: Users) -> list[str]:
-    groups = users.same_histories()
-    if not groups:
-        return []
-    first, second, *_ = groups[0]
-    several = f"{sum(map(len, groups))} users have the same history as another one, such as {first!r} and {second!r}"
-    return [f"{several}: they never lend it to each other; give one person one `user`"]
-
-
 def load_pairs(spec: str, *, split: str | None = None, limit: int | None = None) -> list[Pair]:
     """A small dataset as a list, for notebooks; all other code streams `load`."""
     return [item for item in load(spec, split=split, limit=limit) if isinstance(item, Pair)]
@@ -396,29 +380,17 @@ def load(
         raise BadInput(f"{source.name} holds no rows" + (" without errors" if scan.problems else ""))
     split = _choose_split(source.name, split, Counter(scan.splits))
     index, users, sampled = scan.select(split, limit, shard)
-    return Dataset(
-        source=source,
-        task=task,
-        split=split,
-        index=index,
-        users=users,
-        fingerprint=scan.fingerprint,
-        problems=tuple(scan.problems),
-        renamed=scan.renamed,
-        _bad=frozenset(scan.bad),
-        _sampled=sampled,
-    )
+    problems, bad = tuple(scan.problems), frozenset(scan.bad)
+    return Dataset(source, task, split, index, users, scan.fingerprint, problems, scan.renamed, bad, sampled)
 
 
 def _choose_split(name: str, split: str | None, sizes: Counter[str | None]) -> str | None:
     """Without a `split` field every row is used; with one, the default is `test`, or the only split there is."""
     del sizes[None]
-    if split == "all":
+    if split == "all" or (not sizes and split is None):
         return None
     if not sizes:
-        if split is not None:
-            raise BadInput(f"{name} has no `split` field, so there is no split {split!r}")
-        return None
+        raise BadInput(f"{name} has no `split` field, so there is no split {split!r}")
     split = split or (next(iter(sizes)) if len(sizes) == 1 else "test")
     if split not in sizes:
         listed = ", ".join(f"{s} ({n} rows)" for s, n in sizes.items())
@@ -432,14 +404,12 @@ def training_split(source: Source) -> str | None:
     for row in source.rows():
         if isinstance(row.data, dict) and "split" in row.data:
             splits.add(str(row.data["split"]))
-            if "train" in splits:
-                return "train"
-        elif not splits:
+        if "train" in splits:
+            return "train"
+        if not splits:
             return None
-    if not splits:
-        return None
-    if "dev" in splits:
-        return "dev"
+    if "dev" in splits or not splits:
+        return "dev" if splits else None
     raise BadInput(f"{source.name} has no rows to train on; its splits are {', '.join(sorted(splits))}")
 
 
@@ -484,19 +454,19 @@ class Scan:
 
     def _add(self, row: RawRow) -> None:
         ordinal, self._rows = self._rows, self._rows + 1
+        place_number = self._places.setdefault(row.place, len(self._places))
         try:
             data = prepared(row, self.task)
             reasons = row_problems(data, self.task)
         except BadRow as error:
             data, reasons = {}, [str(error)]
+        row_id = str(data.get("id"))
         if not reasons:
             columns = tuple(name for name, value in row.data.items() if value is not None)
             self.renamed |= read_columns(columns, self.task).renamed
-        row_id = str(data.get("id"))
-        if not reasons and row_id in self.ids:
-            place, line = self._place(self.ids[row_id])
-            reasons = [f"duplicate id {row_id!r}, first seen at {place}:{line}"]
-        place_number = self._places.setdefault(row.place, len(self._places))
+            if row_id in self.ids:
+                place, line = self._place(self.ids[row_id])
+                reasons = [f"duplicate id {row_id!r}, first seen at {place}:{line}"]
         if reasons:
             self.bad.add(ordinal)
             self.problems += [Problem(row.place, row.line, reason) for reason in reasons]
@@ -516,16 +486,13 @@ class Scan:
         self.users.add(user, data)
         if self.task == "ratings":
             index.ratings.append(data["rating"])
-        else:
-            self._add_answers(row_id, data)
-
-    def _add_answers(self, row_id: str, data: Mapping[str, Any]) -> None:
+            return
         sides = listed(data["chosen"]), listed(data["rejected"])
-        for lengths, texts in zip(self._index.lengths, sides, strict=True):
-            lengths.append(sum(map(len, texts)) / len(texts))
-        counts = len(sides[0]), len(sides[0]) + len(sides[1])
         keys = " ".join(data["question"].split()), *("\0".join(sorted(texts)) for texts in sides)
-        for column, value in zip((*self._index.answers, *self._hashes), (*counts, *map(hash_text, keys)), strict=True):
+        lengths = [sum(map(len, texts)) / len(texts) for texts in sides]
+        counts = len(sides[0]), len(sides[0]) + len(sides[1])
+        columns_of_answers: tuple[Any, ...] = (*index.lengths, *index.answers, *self._hashes)
+        for column, value in zip(columns_of_answers, (*lengths, *counts, *map(hash_text, keys)), strict=True):
             column.append(value)
         if "mirror" in data:
             self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)

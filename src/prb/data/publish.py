@@ -1,32 +1,120 @@
-"""A dataset to share: one Parquet file per split, a card as README.md, and Croissant metadata.
+"""Datasets written out: `convert` between formats without loss, `push` to a folder or the hub.
 
-The folder is what `datasets.load_dataset`, the Hugging Face hub, Croissant readers and `prb evaluate --dataset` read.
-The text of the card ends where the generated part begins, so publishing a folder again keeps the text and renews the
-rest.
+In Parquet, fields have typed columns and one JSON column holds what does not fit them. `groups` is part of the rest:
+only an Arrow map fits it, and the hub's `datasets` cannot read maps. A dataset to share has one Parquet file per split,
+a card as README.md, and Croissant metadata; the folder is what `datasets.load_dataset`, the Hugging Face hub, Croissant
+readers and `prb evaluate --dataset` read. The text of the card ends where the generated part begins, so publishing a
+folder again keeps the text and renews the rest.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import orjson
 import yaml
 
 from prb import __version__
-from prb.data.convert import RECORDS, TEXTS, convert
+from prb.batches import chunks
 from prb.data.load import load
-from prb.data.source import DATASETS, EXTRA, MemorySource, Source, open_source
-from prb.errors import BadInput, MissingExtra, PrbError, first_line
+from prb.data.source import DATASETS, EXTRA, MemorySource, Row, Source, open_source
+from prb.errors import BadData, BadInput, MissingExtra, PrbError, Problem, first_line
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import content_digest, draft, write_json
-from prb.types import Item
+
+TEXTS = ["id", "user", "question", "narrative", "category", "chosen", "rejected", "answer"]
+TEXTS += ["tier", "mirror", "split", "topic"]
+RECORDS = {
+    "profile": ("id", "category", "text"),
+    "rubric_aspects": ("aspect", "evidence", "reason"),
+    "context": ("role", "text"),
+    "choices": ("question", "chosen", "rejected"),
+}
+"""Fields that are lists of objects with exactly these keys, all text."""
+SCALARS: dict[str, type] = {**dict.fromkeys(TEXTS, str), "drift": bool, "rating": float}
+BATCH = 1000
+"""Rows per Parquet row group."""
+
+
+def convert(source: Source, target: Path) -> int:
+    """Write all rows of a source, whatever their split, and return their number. The file appears when complete."""
+    writer = next((write for ending, write in WRITERS.items() if target.name.endswith(ending)), None)
+    if writer is None:
+        raise BadInput(f"{target}: unknown format; known formats are {', '.join(WRITERS)}")
+    if not target.parent.exists():
+        raise BadInput(f"{target.parent} does not exist")
+
+    def rows() -> Iterator[Row]:
+        for row in source.rows():
+            if row.problem or not isinstance(row.data, dict):
+                reason = row.problem or "a row must be an object"
+                raise BadData(source.name, [Problem(row.place, row.line, reason)])
+            yield row.data
+
+    try:
+        with draft(target) as part:
+            return writer(rows(), part)
+    except orjson.JSONEncodeError as error:
+        raise BadInput(f"{source.name} holds a value that cannot be written as JSON: {error}") from None
+
+
+def _write_jsonl(rows: Iterator[Row], path: Path) -> int:
+    count = 0
+    with path.open("wb") as file:
+        for count, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
+            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+    return count
+
+
+def _write_parquet(rows: Iterator[Row], path: Path) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    text = pa.string()
+    columns = [*((name, text) for name in TEXTS), ("drift", pa.bool_()), ("rating", pa.float64())]
+    columns += [(name, pa.list_(pa.struct([(key, text) for key in keys]))) for name, keys in RECORDS.items()]
+    schema = pa.schema([*columns, (EXTRA, text)])
+    count = 0
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for batch in chunks(rows, BATCH):
+            writer.write_table(pa.Table.from_pylist([fold(row) for row in batch], schema=schema))
+            count += len(batch)
+    return count
+
+
+WRITERS: dict[str, Callable[[Iterator[Row], Path], int]] = {
+    ".jsonl": _write_jsonl,
+    ".ndjson": _write_jsonl,
+    ".parquet": _write_parquet,
+}
+
+
+def fold(row: Row) -> Row:
+    """A row as typed columns; a value that does not fit its column exactly goes into the extra column as JSON."""
+
+    def fits(key: str, value: Any) -> bool:
+        if key not in RECORDS:
+            return type(value) is SCALARS.get(key)
+        return type(value) is list and all(
+            type(item) is dict and set(item) == set(RECORDS[key]) and all(type(text) is str for text in item.values())
+            for item in value
+        )
+
+    typed = {key: value for key, value in row.items() if fits(key, value)}
+    extra = {key: value for key, value in row.items() if key not in typed}
+    return {**typed, EXTRA: orjson.dumps(extra).decode()} if extra else typed
+
+
+# a folder to share
 
 CARD, CROISSANT, HUB = "README.md", "croissant.json", "hub"
 GENERATED = "<!-- generated by prb from here on -->"
@@ -49,12 +137,6 @@ class CardText:
         heading = re.search(r"^# (.+)$", self.text, re.M)
         return heading[1].strip() if heading else "A personalized reward benchmark"
 
-    @property
-    def summary(self) -> str:
-        """The first paragraph below the heading."""
-        paragraphs = [" ".join(part.split()) for part in re.sub(r"^# .+$", "", self.text, flags=re.M).split("\n\n")]
-        return next((part for part in paragraphs if part), self.title)
-
 
 def push(
     dataset: str,
@@ -65,23 +147,7 @@ def push(
     private: bool = True,
     progress: Progress = SILENT,
 ) -> str:
-    """Write a dataset to a folder, or to `hub:owner/name`, and return where it is."""
-    source, card = _read(dataset, license, about)
-    if not to.startswith("hub:"):
-        check_target(Path(to))
-        progress.begin(f"writing {to}")
-        write_folder(source, Path(to), card)
-        return to
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary, "dataset")
-        progress.begin(f"checking {dataset}")
-        write_folder(source, folder, card)
-        progress.begin(f"uploading to {to}")
-        return _upload(folder, to.removeprefix("hub:"), private)
-
-
-def _read(dataset: str, license: str | None, about: Path | None) -> tuple[Source, CardText]:
-    """The rows and the card in their folder; for a build, its pairs and the card that it wrote."""
+    """Write a dataset to a folder, or to `hub:owner/name`, and return where it is. Of a build, its pairs and card."""
     path = Path(dataset)
     built = path / HUB / CARD
     source = open_source(str(path / "pairs.jsonl") if built.exists() else dataset)
@@ -98,7 +164,18 @@ def _read(dataset: str, license: str | None, about: Path | None) -> tuple[Source
         name = Spec.parse(dataset).name
         known = f"{DATASETS.summary(name)}\n" if not path.exists() and name in DATASETS else ""
         text = f"# {path.stem or dataset}\n\n{known}"
-    return source, CardText(text, license or metadata.get("license"))
+    card = CardText(text, license or metadata.get("license"))
+    if not to.startswith("hub:"):
+        _check_target(Path(to))
+        progress.begin(f"writing {to}")
+        write_folder(source, Path(to), card)
+        return to
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary, "dataset")
+        progress.begin(f"checking {dataset}")
+        write_folder(source, folder, card)
+        progress.begin(f"uploading to {to}")
+        return _upload(folder, to.removeprefix("hub:"), private)
 
 
 def read_card(path: Path) -> tuple[str, dict[str, Any]]:
@@ -116,7 +193,7 @@ def read_card(path: Path) -> tuple[str, dict[str, Any]]:
     return text, metadata if isinstance(metadata, dict) else {}
 
 
-def check_target(folder: Path) -> None:
+def _check_target(folder: Path) -> None:
     """A dataset is written to a new or empty folder, or replaces one that holds nothing else."""
     if folder.is_file():
         raise BadInput(f"{folder} is a file; choose another --to")
@@ -131,59 +208,48 @@ def write_folder(source: Source, folder: Path, card: CardText) -> None:
     """Parquet files by split, card and Croissant; rows with errors are refused and nothing is written."""
     first = next((row.data for row in source.rows() if isinstance(row.data, dict)), {})
     dataset = load(source, task="ratings" if "rating" in first else "pairs", split="all")
-    items: Iterator[Item] = iter(dataset)
-    sizes = Counter(item.split for item in items)
+    sizes = Counter(item.split for item in dataset)
     names = {split: re.sub(r"\W+", "_", split) if split else DEFAULT_SPLIT for split in sizes}
     if len(set(names.values())) < len(names):
         raise BadInput(f"{source.name}: two splits would have the same name: {', '.join(map(str, sizes))}")
-    splits = {names[split]: n for split, n in sizes.items()}
-    users = len(set(dataset.index.users))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"{folder} cannot be written: {error.strerror or error}") from None
     with draft(folder) as part:
         part.mkdir()
+        parts = {name: part / f"{name}.parquet" for name in names.values()}
         for split, name in names.items():
             rows = (row.data for row in source.rows() if row.data.get("split") == split)
-            convert(MemorySource(source.name, rows), part / f"{name}.parquet")
-        text = render_card(card, splits, users, dataset.fingerprint)
-        (part / CARD).write_text(text, "utf-8")
-        parts = {name: part / f"{name}.parquet" for name in splits}
+            convert(MemorySource(source.name, rows), parts[name])
+        splits, users = {names[split]: n for split, n in sizes.items()}, len(set(dataset.index.users))
+        (part / CARD).write_text(render_card(card, splits, users, dataset.fingerprint), "utf-8")
         write_json(part / CROISSANT, croissant(card, parts, dataset.fingerprint))
 
 
 def render_card(card: CardText, splits: dict[str, int], users: int, fingerprint: str) -> str:
-    from jinja2 import Environment, StrictUndefined
-
     total = sum(splits.values())
-    size = next((name for limit, name in SIZES if total < limit), "n>1M")
+    files_of_splits = [{"split": name, "path": f"{name}.parquet"} for name in splits]
+    features: list[dict[str, Any]] = [
+        *({"name": name, "dtype": "string"} for name in TEXTS),
+        {"name": "drift", "dtype": "bool"},
+        {"name": "rating", "dtype": "float64"},
+        *({"name": name, "list": [{"name": k, "dtype": "string"} for k in keys]} for name, keys in RECORDS.items()),
+        {"name": EXTRA, "dtype": "string"},
+    ]
     metadata: dict[str, Any] = {
         **({"license": card.license} if card.license else {}),
         "pretty_name": card.title,
         "tags": TAGS,
-        "size_categories": [size],
-        "configs": [
-            {
-                "config_name": "default",
-                "data_files": [{"split": name, "path": f"{name}.parquet"} for name in splits],
-            }
-        ],
+        "size_categories": [next((name for limit, name in SIZES if total < limit), "n>1M")],
+        "configs": [{"config_name": "default", "data_files": files_of_splits}],
         "dataset_info": {
-            "features": [
-                *({"name": name, "dtype": "string"} for name in TEXTS),
-                {"name": "drift", "dtype": "bool"},
-                {"name": "rating", "dtype": "float64"},
-                *({"name": n, "list": [{"name": k, "dtype": "string"} for k in keys]} for n, keys in RECORDS.items()),
-                {"name": EXTRA, "dtype": "string"},
-            ],
+            "features": features,
             "splits": [{"name": name, "num_examples": n} for name, n in splits.items()],
         },
     }
-    front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
-    template = (files("prb.data") / "card.md.jinja").read_text("utf-8")
-    environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701 - Markdown
-    data = environment.from_string(template).render(
+    data = render(
+        files("prb.data") / "card.md.jinja",
         splits=splits,
         total=total,
         users=users,
@@ -192,7 +258,16 @@ def render_card(card: CardText, splits: dict[str, int], users: int, fingerprint:
         extra=EXTRA,
         version=__version__,
     )
+    front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
     return f"---\n{front}---\n{card.text.strip()}\n\n{GENERATED}\n{data}"
+
+
+def render(template: Traversable, **values: Any) -> str:
+    """A card from its template. Markdown, not HTML: what is filled in is ours."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701
+    return environment.from_string(template.read_text("utf-8")).render(**values)
 
 
 def _upload(folder: Path, repo: str, private: bool) -> str:
@@ -233,14 +308,30 @@ CONTEXT: dict[str, Any] = {
 TYPES = {**dict.fromkeys((*TEXTS, EXTRA), "sc:Text"), "drift": "sc:Boolean", "rating": "sc:Float"}
 
 
-def croissant(card: CardText, files: Mapping[str, Path], fingerprint: str) -> dict[str, Any]:
+def croissant(card: CardText, parts: Mapping[str, Path], fingerprint: str) -> dict[str, Any]:
     """One file object and one record set per split; paths are relative to the metadata."""
+    paragraphs = [" ".join(part.split()) for part in re.sub(r"^# .+$", "", card.text, flags=re.M).split("\n\n")]
+
+    def record_set(split: str, file: str) -> dict[str, Any]:
+        def field(path: str, **more: Any) -> dict[str, Any]:
+            return {"@type": "cr:Field", "@id": f"{split}/{path}", "name": path.rpartition("/")[2], **more}
+
+        def origin(column: str, **more: Any) -> dict[str, Any]:
+            return {"fileObject": {"@id": file}, "extract": {"column": column}, **more}
+
+        fields = [field(column, dataType=kind, source=origin(column)) for column, kind in TYPES.items()]
+        for column, keys in RECORDS.items():  # lists of objects, whose keys are fields themselves
+            origins = {key: origin(column, transform={"jsonPath": key}) for key in keys}
+            sub_fields = [field(f"{column}/{key}", dataType="sc:Text", source=origins[key]) for key in keys]
+            fields.append(field(column, repeated=True, subField=sub_fields))
+        return {"@type": "cr:RecordSet", "@id": split, "name": split, "key": {"@id": f"{split}/id"}, "field": fields}
+
     return {
         "@context": CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS,
         "name": card.title,
-        "description": card.summary,
+        "description": next((part for part in paragraphs if part), card.title),
         **({"license": card.license} if card.license else {}),
         "identifier": f"sha256:{fingerprint}",
         "distribution": [
@@ -253,24 +344,7 @@ def croissant(card: CardText, files: Mapping[str, Path], fingerprint: str) -> di
                 "encodingFormat": "application/x-parquet",
                 "sha256": content_digest(path),
             }
-            for path in files.values()
+            for path in parts.values()
         ],
-        "recordSet": [_record_set(split, path.name) for split, path in files.items()],
+        "recordSet": [record_set(split, path.name) for split, path in parts.items()],
     }
-
-
-def _record_set(split: str, file: str) -> dict[str, Any]:
-    def field(path: str, **more: Any) -> dict[str, Any]:
-        return {"@type": "cr:Field", "@id": f"{split}/{path}", "name": path.rpartition("/")[2], **more}
-
-    def origin(column: str, **more: Any) -> dict[str, Any]:
-        return {"fileObject": {"@id": file}, "extract": {"column": column}, **more}
-
-    fields = [field(column, dataType=kind, source=origin(column)) for column, kind in TYPES.items()]
-    for column, keys in RECORDS.items():  # lists of objects, whose keys are fields themselves
-        parts = [
-            field(f"{column}/{key}", dataType="sc:Text", source=origin(column, transform={"jsonPath": key}))
-            for key in keys
-        ]
-        fields.append(field(column, repeated=True, subField=parts))
-    return {"@type": "cr:RecordSet", "@id": split, "name": split, "key": {"@id": f"{split}/id"}, "field": fields}

@@ -1,23 +1,27 @@
-"""The row formats: how columns and values of many shapes are read, what is wrong with a row, what is built from it.
+"""Rows: which shapes they may have, what is wrong with one, what is built from it, and what converters of others share.
 
 Only `question`, `chosen` and `rejected` are required. Columns may have other usual names, a prompt and answers may be
 messages, and a profile may be a text, a list of texts, an attribute map or a list of posts. A column that looks like
 the user or the history but is read as neither is an error: without it, another question would be measured.
 """
 
+import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache, lru_cache
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeVar
 
+import orjson
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from prb.data.rows import BadRow, are_messages, conversation, literal, messages_or_text, turns
-from prb.data.source import MAX_COLUMNS, RawRow, Row, file_source
+from prb.data.source import MAX_COLUMNS, HubSource, RawRow, Row, Source, dict_row, file_source
 from prb.errors import BadInput, Problem, by_kind
+from prb.registry import Spec
 from prb.types import Aspect, Choice, Item, Pair, Post, Rating, Role, Turn
 
 T = TypeVar("T")
@@ -29,6 +33,10 @@ Id = Text | int
 Answers = Text | Annotated[list[Text], Field(min_length=1)]
 _OPEN = ConfigDict(extra="ignore", strict=True)
 """Other fields are allowed; they are not checked, and rows are used as they are, not as pydantic would return them."""
+
+
+class BadRow(ValueError):
+    """What is wrong with a row; whoever reads the rows adds the line."""
 
 
 class PostRow(TypedDict):
@@ -106,18 +114,10 @@ def _adapter(task: Task) -> TypeAdapter[Any]:
 
 _PEOPLE = ["user", "annotator", "rater", "worker", "participant", "person", "respondent", "voter", "labeler"]
 _PEOPLE += ["evaluator", "customer"]
+_HISTORIES = ["history", "persona", "posts", "user_profile", "user_history", "user_persona", "user_posts", "past_posts"]
 SYNONYMS: dict[str, list[str]] = {
     "user": [*_PEOPLE[1:], *(f"{person}_id" for person in _PEOPLE), "persona_id", "user_name", "username", "userid"],
-    "profile": [
-        "history",
-        "persona",
-        "posts",
-        "user_profile",
-        "user_history",
-        "user_persona",
-        "user_posts",
-        "past_posts",
-    ],
+    "profile": _HISTORIES,
     "choices": ["past_choices", "past_preferences", "preference_history"],
     "question": ["prompt", "instruction", "query", "user_query", "user_prompt"],
     "chosen": ["chosen_response", "chosen_answer", "preferred", "preferred_response", "preferred_answer"],
@@ -127,10 +127,9 @@ SYNONYMS: dict[str, list[str]] = {
     "rating": ["score", "human_preference_score"],
 }
 """Other names under which a field is read, whatever their case and separators."""
-IDENTIFIERS = frozenset({"id", "user", "user_id"})
-"""Keys of an attribute map that identify the user and are no preference."""
-_HISTORY_WORDS = {*SYNONYMS["profile"][:3], "profile", "profiles", "histories", "personas", "memory", "memories", "bio"}
+_USER_WORDS = {*_PEOPLE, *(f"{person}s" for person in _PEOPLE), "usr", "uid", "reviewer"}
 _ID_WORDS = {"id", "ids", "uid", "uuid", "name", "key", "hash", "index", "idx", "number", "no", "email", "handle"}
+_HISTORY_WORDS = {*_HISTORIES[:3], "profile", "profiles", "histories", "personas", "memory", "memories", "bio"}
 
 
 class Columns(NamedTuple):
@@ -143,12 +142,12 @@ class Columns(NamedTuple):
 
 @lru_cache(maxsize=1024)  # nearly all rows of a file have the same columns
 def read_columns(names: tuple[str, ...], task: Task) -> Columns:
-    fields = FIELDS[task]
-    field_of = {name: field for field in fields for name in (field, *SYNONYMS.get(field, ()))}
+    known = FIELDS[task]
+    field_of = {name: field for field in known for name in (field, *SYNONYMS.get(field, ()))}
     columns: dict[str, list[str]] = {}
     others = []
     for name in names:
-        field = name if name in fields else field_of.get(plain(name))
+        field = name if name in known else field_of.get(plain(name))
         columns.setdefault(field, []).append(name) if field else others.append(name)
     renamed = {}
     for field, candidates in columns.items():
@@ -159,10 +158,9 @@ def read_columns(names: tuple[str, ...], task: Task) -> Columns:
             several = " and ".join(f"`{name}`" for name in exact)
             return Columns({}, f"{several} may all be the `{field}`; rename the right one to `{field}`")
         renamed[exact[0]] = field
-    for field, look in (("user", _like_a_user), ("profile", _like_a_history)):
+    for field, what in (("user", "the user"), ("profile", "the user's history")):
         if field not in columns and not (field == "profile" and "choices" in columns):
-            for name in filter(look, others):
-                what = "the user" if field == "user" else "the user's history"
+            for name in (name for name in others if _looks_like(field, name)):
                 return Columns({}, f"`{name}` looks like {what} but is not read; did you mean `{field}`?")
     return Columns(renamed)
 
@@ -172,19 +170,14 @@ def plain(name: str) -> str:
     return re.sub(r"[\W_]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)).strip("_").lower()
 
 
-def _like_a_user(name: str) -> bool:
+def _looks_like(field: str, name: str) -> bool:
+    """Whether a column seems to hold the user or the history, under a name that is none of the known ones."""
     first, *rest = plain(name).split("_")
-    if first in (*_PEOPLE, *(f"{person}s" for person in _PEOPLE), "usr", "uid", "reviewer"):
+    if field == "user" and first in _USER_WORDS:
         return set(rest) <= _ID_WORDS
-    return _near(name, ["user", *SYNONYMS["user"]])
-
-
-def _like_a_history(name: str) -> bool:
-    return bool(_HISTORY_WORDS & set(plain(name).split("_"))) or _near(name, ["profile", *SYNONYMS["profile"]])
-
-
-def _near(name: str, known: list[str]) -> bool:
-    return 4 < len(name) < 40 and bool(get_close_matches(plain(name), known, n=1, cutoff=0.85))
+    if field == "profile" and _HISTORY_WORDS & {first, *rest}:
+        return True
+    return 4 < len(name) < 40 and bool(get_close_matches(plain(name), [field, *SYNONYMS[field]], n=1, cutoff=0.85))
 
 
 # values
@@ -209,17 +202,11 @@ def normalize(row: Row, task: Task = "pairs") -> Row:
     renamed, problem = read_columns(tuple(row), task)
     if problem:
         raise BadRow(problem)
-    added = row.get("input")
     if renamed:
+        added = row.get("input")
         row = {renamed.get(key, key): value for key, value in row.items()}
         if "instruction" in renamed and type(added) is str and added.strip():
             row["question"] = f"{row['question']}\n\n{added}"
-    changes = _changes(row)
-    return {**row, **changes} if changes else row
-
-
-def _changes(row: Row) -> Row:
-    """The fields that are not yet in our own form, in it."""
     changes: Row = {}
     for field in ("context", "choices", "groups", "rubric_aspects"):
         if type(row.get(field)) is str:
@@ -232,7 +219,8 @@ def _changes(row: Row) -> Row:
         changes |= _history(profile)
     elif profile in ("", {}):
         changes["profile"] = []
-    return changes | _messages(row)
+    changes |= _messages(row)
+    return {**row, **changes} if changes else row
 
 
 def _history(profile: Any) -> Row:
@@ -241,15 +229,22 @@ def _history(profile: Any) -> Row:
         value = literal(profile)
         profile = [profile] if type(value) is str and value.strip() else value
     if type(profile) is dict:
-        posts = [(str(key), value) for key, value in profile.items() if key not in IDENTIFIERS]
-        return {"profile": [{"id": key, "text": f"{key.replace('_', ' ')}: {value}"} for key, value in posts]}
+        facts = [(str(key), value) for key, value in profile.items() if key not in ("id", "user", "user_id")]
+        return {"profile": [{"id": key, "text": f"{key.replace('_', ' ')}: {value}"} for key, value in facts]}
     if type(profile) is not list:
         return {"profile": profile if type(profile) is not str else []}
     if all(type(post) is dict and {"chosen", "rejected"} <= post.keys() for post in profile):
         return {"profile": [], "choices": [normalize(choice) for choice in profile]}
-    if any(type(post) is dict and "role" in post for post in profile):
-        raise BadRow("`profile` holds messages; earlier turns belong in `context`, what the user wrote in texts")
-    return {"profile": [_post(post) for post in profile]}
+    posts = []
+    for post in profile:
+        if type(post) is dict and "role" in post:
+            raise BadRow("`profile` holds messages; earlier turns belong in `context`, what the user wrote in texts")
+        if type(post) is dict and "text" not in post:
+            name = next((name for name in ("content", "body", "post", "comment", "message") if name in post), None)
+            posts.append({**post, "text": post[name]} if name else post)
+        else:
+            posts.append({"text": post} if type(post) is str else post)
+    return {"profile": posts}
 
 
 def read_posts(profile: Any) -> tuple[Post, ...]:
@@ -263,28 +258,19 @@ def read_posts(profile: Any) -> tuple[Post, ...]:
     return to_posts(row)
 
 
-def _post(post: Any) -> Any:
-    if type(post) is str:
-        return {"text": post}
-    if type(post) is dict and "text" not in post:
-        name = next((name for name in ("content", "body", "post", "comment", "message") if name in post), None)
-        return {**post, "text": post[name]} if name else post
-    return post
-
-
 def _messages(row: Row) -> Row:
     """Question, context and answers, if any of them is given as messages."""
     question, chosen, rejected = (messages_or_text(row.get(field)) for field in ("question", "chosen", "rejected"))
-    changes: Row = {
-        field: turns(value, field)[-1]["text"]
-        for field, value in (("chosen", chosen), ("rejected", rejected))
-        if are_messages(value)
-    }
+    answers = (("chosen", chosen), ("rejected", rejected))
+    changes: Row = {field: turns(value, field)[-1]["text"] for field, value in answers if are_messages(value)}
     if question is None and len(changes) == 2:
         if chosen[:-1] != rejected[:-1] or len(chosen) < 2:
             raise BadRow("`question` is missing, and `chosen` and `rejected` do not begin with the same messages")
         question = chosen[:-1]
     return {**changes, **conversation(question, "question")} if type(question) is list else changes
+
+
+# problems
 
 
 def row_problems(row: Row, task: Task) -> list[str]:
@@ -294,57 +280,15 @@ def row_problems(row: Row, task: Task) -> list[str]:
         try:
             adapter.validate_python(row)
         except ValidationError as error:
-            return _explain_all([dict(e) for e in error.errors(include_url=False) if not _repeats(e)], row)
-    if task == "pairs":
-        chosen, rejected = row["chosen"], row["rejected"]
-        if type(chosen) is str and type(rejected) is str:
-            same: bool = chosen.strip() == rejected.strip()
-        else:
-            same = bool({a.strip() for a in listed(chosen)} & {a.strip() for a in listed(rejected)})
-        if same:
-            return ["`chosen` and `rejected` are the same text"]
+            return _explain_all(error, row)
+    if task == "pairs" and {a.strip() for a in listed(row["chosen"])} & {a.strip() for a in listed(row["rejected"])}:
+        return ["`chosen` and `rejected` are the same text"]
     return []
 
 
 def listed(answers: str | list[str]) -> list[str]:
     """The answers of a field that holds one of them or a list."""
     return [answers] if type(answers) is str else answers  # type: ignore[return-value]
-
-
-def _explain_all(errors: list[Mapping[str, Any]], row: Row) -> list[str]:
-    """Required fields that are missing are one problem, with the columns that there are."""
-    missing = [f"`{e['loc'][0]}`" for e in errors if e["type"] == "missing" and len(e["loc"]) == 1]
-    reasons = [_explain(e) for e in errors if not (e["type"] == "missing" and len(e["loc"]) == 1)]
-    if missing:
-        columns = [name for name in list(row)[:12] if name != "id"]
-        given = f"; the columns are {', '.join(columns)}{', …' if len(row) > 12 else ''}" if columns else ""
-        reasons.insert(0, f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing{given}")
-    return reasons
-
-
-def _repeats(error: Mapping[str, Any]) -> bool:
-    """A bad id or answer is reported once for each type it may have; only the report for its own type is wanted."""
-    if error["loc"][-1] == _TEXT and error["loc"][0] in ("chosen", "rejected"):
-        return type(error["input"]) is list
-    return bool(error["type"] == "int_type" or (error["loc"][-1] == _TEXTS and error["type"] == "list_type"))
-
-
-def _explain(error: Mapping[str, Any]) -> str:
-    """pydantic's report in words for whoever edits the data file."""
-    is_id = error["loc"][-1] == _TEXT and error["loc"][0] not in ("chosen", "rejected")
-    where = [part for part in error["loc"] if part not in (_TEXT, _TEXTS)]
-    field = "`" + ".".join(str(part) for part in where) + "`"
-    kind = error["type"]
-    if kind == "missing":
-        return f"{field} is missing"
-    if kind in ("string_pattern_mismatch", "too_short"):
-        return f"{field} is empty"
-    if kind == "literal_error":
-        return f"{field} must be {error['ctx']['expected']}, not {error['input']!r}"
-    if kind.endswith("_type"):
-        expected = "text or an integer" if is_id else _EXPECTED.get(kind, kind.removesuffix("_type"))
-        return f"{field} must be {expected}, not {_kind(error['input'])}"
-    return f"{field}: {error['msg']}"
 
 
 _TEXT, _TEXTS = "constrained-str", "list[constrained-str]"
@@ -358,15 +302,48 @@ def _kind(value: Any) -> str:
     return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
 
 
+def _explain_all(report: ValidationError, row: Row) -> list[str]:
+    """pydantic's report in words for whoever edits the data file. Required fields that are missing are one problem,
+    with the columns that there are; a bad id or answer, which is reported once for each type it may have, is one."""
+    missing, reasons = [], []
+    for error in report.errors(include_url=False):
+        at, kind, value = error["loc"], error["type"], error["input"]
+        is_answer = at[0] in ("chosen", "rejected")
+        if kind == "missing" and len(at) == 1:
+            missing.append(f"`{at[0]}`")
+        elif at[-1] == _TEXT and is_answer:
+            if type(value) is not list:
+                reasons.append(_explain(at, kind, value, error))
+        elif kind != "int_type" and not (at[-1] == _TEXTS and kind == "list_type"):
+            reasons.append(_explain(at, kind, value, error))
+    if missing:
+        columns = [name for name in list(row)[:12] if name != "id"]
+        given = f"; the columns are {', '.join(columns)}{', …' if len(row) > 12 else ''}" if columns else ""
+        reasons.insert(0, f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing{given}")
+    return reasons
+
+
+def _explain(at: Sequence[int | str], kind: str, value: Any, error: Mapping[str, Any]) -> str:
+    field = "`" + ".".join(str(part) for part in at if part not in (_TEXT, _TEXTS)) + "`"
+    if kind == "missing":
+        return f"{field} is missing"
+    if kind in ("string_pattern_mismatch", "too_short"):
+        return f"{field} is empty"
+    if kind == "literal_error":
+        return f"{field} must be {error['ctx']['expected']}, not {value!r}"
+    if kind.endswith("_type"):
+        is_id = at[-1] == _TEXT and at[0] not in ("chosen", "rejected")
+        expected = "text or an integer" if is_id else _EXPECTED.get(kind, kind.removesuffix("_type"))
+        return f"{field} must be {expected}, not {_kind(value)}"
+    return f"{field}: {error['msg']}"
+
+
 # items
 
 
 def to_pair(row: Mapping[str, Any]) -> Pair:
     """A checked row as a `Pair`; checks nothing itself, since it runs once per row and pass."""
-    get = row.get
-    row_id = str(row["id"])
-    mirror = get("mirror")
-    chosen = listed(row["chosen"])
+    get, row_id, mirror, chosen = row.get, str(row["id"]), row.get("mirror"), listed(row["chosen"])
     return Pair(
         id=row_id,
         user=str(get("user", row_id)),
@@ -377,7 +354,7 @@ def to_pair(row: Mapping[str, Any]) -> Pair:
         context=to_context(row),
         choices=to_choices(row),
         category=get("category", ""),
-        rubric=_rubric(row),
+        rubric=to_rubric(row),
         narrative=get("narrative", ""),
         tier=get("tier"),
         mirror=None if mirror is None else str(mirror),
@@ -399,7 +376,7 @@ def to_rating(row: Mapping[str, Any]) -> Rating:
         context=to_context(row),
         choices=to_choices(row),
         category=row.get("category", ""),
-        rubric=_rubric(row),
+        rubric=to_rubric(row),
         split=row.get("split"),
         groups=row.get("groups", {}),
     )
@@ -418,9 +395,8 @@ def to_choices(row: Mapping[str, Any]) -> tuple[Choice, ...]:
     return tuple([Choice(c["question"], c["chosen"], c["rejected"]) for c in row.get("choices", ())])
 
 
-def _rubric(row: Mapping[str, Any]) -> tuple[Aspect, ...]:
-    aspects = row.get("rubric_aspects", ())
-    return tuple([Aspect.read(a) for a in aspects])
+def to_rubric(row: Mapping[str, Any]) -> tuple[Aspect, ...]:
+    return tuple([Aspect.read(aspect) for aspect in row.get("rubric_aspects", ())])
 
 
 BUILD: dict[Task, Callable[[Mapping[str, Any]], Item]] = {"pairs": to_pair, "ratings": to_rating}
@@ -446,3 +422,208 @@ def read_items(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
     if not items:
         raise BadInput(f"{path} is empty")
     return items
+
+
+# rows of other formats, converted to ours
+
+ROLES = dict.fromkeys(("user", "human", "prompter"), "user")
+ROLES |= dict.fromkeys(("assistant", "model", "bot", "gpt", "chatbot", "ai"), "assistant")
+ROLES |= dict.fromkeys(("system", "developer"), "system")
+SPLIT_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
+
+
+def converted(source: Source, convert: Callable[[Row, RawRow], Iterable[T]]) -> Iterator[T | RawRow]:
+    """What each row becomes, or the row with its problem."""
+    for row in source.rows():
+        if row.problem:
+            yield row
+            continue
+        try:
+            if not isinstance(row.data, dict):
+                raise BadRow("a row must be an object")
+            results = list(convert(row.data, row))
+        except BadRow as error:
+            yield row._replace(problem=str(error))
+        else:
+            yield from results
+
+
+@dataclass(frozen=True)
+class ConvertedSource:
+    name: str
+    inner: Source
+    convert: Callable[[Row, RawRow], Iterable[RawRow]]
+
+    def rows(self) -> Iterator[RawRow]:
+        return converted(self.inner, self.convert)
+
+
+def pair(at: RawRow, **fields: Any) -> RawRow:
+    """A row in our format. Posts, rubric and narrative may be left out; other empty fields are dropped."""
+    row = {"profile": [], "rubric_aspects": [], "narrative": "", **fields}
+    kept = {k: v for k, v in row.items() if v or k in ("profile", "rubric_aspects", "narrative", "chosen", "rejected")}
+    return dict_row(at.place, at.line, kept)
+
+
+def posts(texts: Iterable[str], prefix: str, category: str) -> list[dict[str, str]]:
+    """Texts as posts with numbered ids; blank ones are left out."""
+    return [{"id": f"{prefix}-{n}", "category": category, "text": t} for n, t in enumerate(texts) if t.strip()]
+
+
+def about(user: str, facts: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What a survey says of a user, one post per answer."""
+    known = [(key, value) for key, value in facts.items() if value not in (None, "", [], {})]
+    return [{"id": f"{user}-{key}", "category": "about", "text": f"{key}: {value}"} for key, value in known]
+
+
+# their fields
+
+
+def field(row: Mapping[str, Any], name: str) -> Any:
+    if not isinstance(row, Mapping):
+        raise BadRow(f"what holds `{name}` must be an object")
+    if row.get(name) is None:
+        raise BadRow(f"`{name}` is missing")
+    return row[name]
+
+
+def text(row: Mapping[str, Any], name: str) -> str:
+    value = field(row, name)
+    if not isinstance(value, str):
+        raise BadRow(f"`{name}` must be text")
+    if not value.strip():
+        raise BadRow(f"`{name}` is empty")
+    return value
+
+
+def identifier(row: Mapping[str, Any], name: str) -> str:
+    value = field(row, name)
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
+        raise BadRow(f"`{name}` must be text or an integer")
+    return str(value)
+
+
+def number(row: Mapping[str, Any], name: str) -> float:
+    value = field(row, name)
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise BadRow(f"`{name}` must be a number") from None
+
+
+def items(row: Mapping[str, Any], name: str) -> list[Any]:
+    """A list, or the text of one in JSON or Python, as CSV files have it."""
+    value = literal(field(row, name))
+    if not isinstance(value, list) or not value:
+        raise BadRow(f"`{name}` must be a list that is not empty")
+    return value
+
+
+def literal(value: Any) -> Any:
+    """A list or object written as text in JSON or Python; anything else unchanged."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        try:
+            return ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return value
+
+
+def split_of(row: Mapping[str, Any], name: str = "split") -> dict[str, str]:
+    """The split of a row, by its usual name, as a field to add; nothing if it has none."""
+    return {"split": SPLIT_NAMES.get(str(row[name]), str(row[name]))} if row.get(name) else {}
+
+
+# conversations
+
+
+def messages_or_text(value: Any) -> Any:
+    """Messages that a CSV file holds as text; any other text stays as it is, even one that looks like a list."""
+    parsed = literal(value)
+    return parsed if are_messages(parsed) else value
+
+
+def are_messages(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(m, dict) and "content" in m for m in value)
+
+
+def turns(messages: Any, name: str) -> list[dict[str, str]]:
+    """Messages as turns: roles by our names, parts of one message as one text."""
+    if not isinstance(messages, list) or not messages:
+        raise BadRow(f"`{name}` must be a list of messages")
+    made = []
+    for n, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise BadRow(f"`{name}.{n}` must be a message")
+        role = ROLES.get(str(message.get("role", message.get("from", "user"))).lower())
+        if role is None:
+            raise BadRow(f"`{name}.{n}.role` is {message.get('role')!r}; known are {', '.join(ROLES)}")
+        content = message.get("content", message.get("value"))
+        if isinstance(content, list):
+            content = "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in content)
+        if not isinstance(content, str):
+            raise BadRow(f"`{name}.{n}.content` must be text")
+        made.append({"role": role, "text": content})
+    return made
+
+
+def conversation(prompt: Any, name: str) -> dict[str, Any]:
+    """A prompt, text or messages, as the fields `question` and, if there are earlier turns, `context`."""
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise BadRow(f"`{name}` is empty")
+        return {"question": prompt}
+    if not isinstance(prompt, list):
+        raise BadRow(f"`{name}` must be text or a list of messages")
+    *earlier, last = turns(prompt, name)
+    if last["role"] != "user" or not last["text"].strip():
+        raise BadRow(f"the last message of `{name}` must be the user's")
+    context = [turn for turn in earlier if turn["text"].strip()]
+    return {"question": last["text"], "context": context} if context else {"question": last["text"]}
+
+
+# places
+
+
+def folder_of(path: str, dataset: str) -> Path:
+    """The folder of a dataset made of several files, local or on the hub."""
+    folder = HubSource.parse(path).folder if path.startswith("hub:") else Path(path)
+    if not folder.exists():
+        raise BadInput(f"dataset {dataset!r}: {path} does not exist")
+    return folder
+
+
+def main_file(path: str, dataset: str, name: str) -> Path:
+    """The file of that name in the folder of a dataset, or the file that `path` names itself."""
+    folder = folder_of(path, dataset)
+    file = folder / name if folder.is_dir() else folder
+    if not file.is_file():
+        raise BadInput(f"dataset {dataset!r}: {file} does not exist")
+    return file
+
+
+def table(path: Path, *columns: str) -> Iterator[Row]:
+    """The rows of a CSV file that a dataset needs whole, with these columns; an empty cell is `None`."""
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist")
+    for row in file_source(path).rows():
+        try:
+            if row.problem or not isinstance(row.data, dict):
+                raise BadRow(row.problem or "a row must be an object")
+            if missing := [name for name in columns if name not in row.data]:
+                raise BadRow(f"there is no column {', '.join(missing)}")
+        except BadRow as error:
+            raise BadInput(f"{path}, line {row.line}: {error}") from None
+        yield row.data
+
+
+def spec_name(factory: Callable[..., Source], path: str, *settings: Any, **options: Any) -> str:
+    """The spec that makes a source again: what differs from the defaults of its factory and of its settings."""
+    parameters = signature(factory).parameters
+    changed = {key: value for key, value in options.items() if value != parameters[key].default}
+    changed |= {f.name: v for s in settings for f in fields(s) if (v := getattr(s, f.name)) != f.default}
+    written = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in changed.items()}
+    return str(Spec(factory.__name__.replace("_", "-"), ({"path": path} if path else {}) | written))

@@ -1,9 +1,15 @@
-"""Real users' votes: many people, the same prompts and answers, and a history made of their other votes.
+"""Real users' votes, on lists of answers and on single items, as rows with a history made of their other votes.
 
-A source of votes is read twice. The first pass keeps a few numbers per vote and spools the past choices of all users to
-a temporary file; the second streams one row per vote, or under `mirror` one row per vote and couple. Two users who
-preferred different answers of the same list are a couple of real people: the two answers they preferred are their
-mirror pair, on which a user-blind model has exactly 50 %.
+*On answers* (`VoteSource`): many people, the same prompts and answers. The source is read twice. The first pass keeps a
+few numbers per vote and spools the past choices of all users to a temporary file; the second streams one row per vote,
+or under `mirror` one row per vote and couple. Two users who preferred different answers of the same list are a couple
+of real people: the two answers they preferred are their mirror pair, on which a user-blind model has exactly 50 %.
+
+*On items* (`PollSource`): many people, short statements on one topic, each agreed with, disagreed with or passed. A
+poll is a table of users × items. A pair is formed across two items of the same poll: chosen is the one that the user
+agreed with, rejected the one that they disagreed with. Two users who voted oppositely on both items are twins. Items
+and users that have the fewest rows so far come first, so none dominates. The history of a row is the user's other
+votes, as posts and as past choices; never one on an item of the pair.
 """
 
 from __future__ import annotations
@@ -11,19 +17,48 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations, islice
+from heapq import heapify, heappop, heappush
+from itertools import combinations, islice, product
 from tempfile import SpooledTemporaryFile
-from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 from pydantic import Field
 
-from prb.data.rows import converted
+from prb.config import Count
+from prb.data.schema import converted
 from prb.data.source import RawRow, Row, Source, dict_row
+from prb.errors import BadInput, BadSpec
 from prb.hashing import draw
+from prb.stats.estimate import Ints
 from prb.text.words import normalized
+
+Size = Annotated[int, Field(ge=0)]
+
+
+@runtime_checkable
+class Voted(Protocol):
+    """A source of votes."""
+
+    def agreements(self) -> list[float]:
+        """For every two votes of one user on the same: 1 if they agree, ½ if one is a tie, 0 if they are opposite."""
+        ...
+
+
+def retest(source: Source) -> dict[str, float] | None:
+    """How often users who voted twice on the same preferred the same, and the number of such vote pairs.
+
+    `None` where nobody did.
+    """
+    agreements = source.agreements() if isinstance(source, Voted) else []
+    return {"agreement": sum(agreements) / len(agreements), "n": len(agreements)} if agreements else None
+
+
+# votes on lists of answers
 
 
 class Vote(NamedTuple):
@@ -67,35 +102,33 @@ class Voting:
 
     mirror: bool = False
     """Only mirror pairs: every two users who preferred different answers of the same list."""
-    per_pair: Annotated[int, Field(ge=1)] = 4
+    per_pair: Count = 4
     """Couples per prompt and answers, or per two items, at most; users who are in the fewest couples come first."""
-    history: Annotated[int, Field(ge=0)] = 16
+    history: Size = 16
     """Past choices per row: the user's last other votes in the order of the file, never on the same prompt."""
     seed: int = 0
 
 
+@dataclass(frozen=True)
 class VoteSource:
     """The votes that a source's rows are converted to, as rows with a history."""
 
-    def __init__(
-        self, name: str, inner: Source, convert: Callable[[Row, RawRow], Iterable[Vote]], settings: Voting
-    ) -> None:
-        self.name = name
-        self.inner = inner
-        self.convert = convert
-        self.settings = settings
+    name: str
+    inner: Source
+    convert: Callable[[Row, RawRow], Iterable[Vote]]
+    settings: Voting
 
     def rows(self) -> Iterator[RawRow]:
-        number = 0
+        number, index = 0, self.index
         for vote in converted(self.inner, self.convert):
             if isinstance(vote, RawRow):
                 yield vote
                 continue
             if self.settings.mirror:
-                tops, text = self.index.tops, {_hash(answer): answer for answer in vote.answers}
+                text = {_hash(answer): answer for answer in vote.answers}
                 for partner in self._partners.get(number, ()):
-                    other = self.index.ids[partner]
-                    answers = {"chosen": text[tops[number]], "rejected": text[tops[partner]]}
+                    other = index.ids[partner]
+                    answers = {"chosen": text[index.tops[number]], "rejected": text[index.tops[partner]]}
                     yield self._row(vote, id=f"{vote.id}~{other}", mirror=f"{other}~{vote.id}", **answers)
             else:
                 best, others = vote.sides()
@@ -104,14 +137,25 @@ class VoteSource:
             number += 1
 
     def _row(self, vote: Vote, **more: Any) -> RawRow:
-        return vote_row(vote, self.index.past.choices(vote, self.settings.history), **more)
+        row: Row = {
+            "user": vote.user,
+            "question": vote.question,
+            "profile": list(vote.profile),
+            "rubric_aspects": list(vote.rubric),
+            "narrative": vote.narrative,
+            "category": vote.category,
+            **more,
+        }
+        choices = self.index.choices(vote, self.settings.history)
+        optional = {"context": list(vote.context), "split": vote.split, "groups": dict(vote.groups), "choices": choices}
+        return dict_row(vote.at.place, vote.at.line, row | {key: value for key, value in optional.items() if value})
 
     def agreements(self) -> list[float]:
         index = self.index
         return [
             1.0 if index.tops[a] == index.tops[b] else 0.5 if 0 in (index.tops[a], index.tops[b]) else 0.0
             for numbers in index.groups.values()
-            for again in _by_user(numbers, index.users).values()
+            for again in index.by_user(numbers).values()
             for a, b in combinations(again, 2)
         ]
 
@@ -123,47 +167,17 @@ class VoteSource:
     @cached_property
     def _partners(self) -> dict[int, list[int]]:
         partners: dict[int, list[int]] = defaultdict(list)
-        for a, b in self.index.couples(self.settings.per_pair, self.settings.seed):
+        for a, b in self.index.couples(self.settings.per_pair):
             partners[a].append(b)
             partners[b].append(a)
         return partners
 
 
-def vote_row(vote: Vote, choices: list[Row], **more: Any) -> RawRow:
-    """A vote as a row, with past choices of the user."""
-    row: Row = {
-        "user": vote.user,
-        "question": vote.question,
-        "profile": list(vote.profile),
-        "rubric_aspects": list(vote.rubric),
-        "narrative": vote.narrative,
-        "category": vote.category,
-        **more,
-    }
-    optional = {"context": list(vote.context), "split": vote.split, "groups": dict(vote.groups), "choices": choices}
-    return dict_row(vote.at.place, vote.at.line, row | {key: value for key, value in optional.items() if value})
-
-
-@runtime_checkable
-class Voted(Protocol):
-    """A source of votes."""
-
-    def agreements(self) -> list[float]:
-        """For every two votes of one user on the same: 1 if they agree, ½ if one is a tie, 0 if they are opposite."""
-        ...
-
-
-def retest(source: Source) -> dict[str, float] | None:
-    """How often users who voted twice on the same preferred the same, and the number of such vote pairs.
-
-    `None` where nobody did.
-    """
-    agreements = source.agreements() if isinstance(source, Voted) else []
-    return {"agreement": sum(agreements) / len(agreements), "n": len(agreements)} if agreements else None
-
-
 class VoteIndex:
-    """What is kept of every vote: id, user, what they preferred, and who else voted on the same."""
+    """What is kept of every vote: id, user, what they preferred, and who else voted on the same.
+
+    Past choices of all users are spooled to a temporary file. Test rows are in nobody's history.
+    """
 
     def __init__(self, votes: Iterable[Vote], *, keep_choices: bool, seed: int) -> None:
         self.ids: list[str] = []
@@ -172,7 +186,11 @@ class VoteIndex:
         """Hash of the preferred answer; 0 where a user preferred none, or several."""
         self.groups: dict[int, list[int]] = defaultdict(list)
         """Votes on the same prompt with the same answers, by a hash of both."""
-        self.past = PastChoices(seed)
+        self._seed = seed
+        self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the source
+        self._choices_of: dict[str, array[int]] = {}
+        """Numbers of a user's choices, which stand in the file from `_start[n]` to `_start[n + 1]`."""
+        self._start, self._prompt, self._unit = array("q", [0]), array("q"), array("q")
         names: dict[str, str] = {}
         for number, vote in enumerate(votes):
             self.ids.append(vote.id)
@@ -182,18 +200,46 @@ class VoteIndex:
             answers = sorted(_hash(answer) for answer in vote.answers)
             self.groups[_hash(vote.question, vote.context, answers, vote.split)].append(number)
             if keep_choices and others and vote.split != "test":
-                self.past.add(vote, best[0], others)
+                self._keep_choice(vote, best[0], others)
 
-    def couples(self, per_pair: int, seed: int) -> Iterator[tuple[int, int]]:
+    def _keep_choice(self, vote: Vote, chosen: str, others: Sequence[str]) -> None:
+        lowest = [a for a, rank in zip(vote.answers, vote.ranks, strict=True) if rank == max(vote.ranks)]
+        worst = sorted(set(lowest) & set(others)) or others
+        rejected = worst[draw(self._seed, vote.id, "rejected") % len(worst)]
+        raw = orjson.dumps({"question": vote.question, "chosen": chosen, "rejected": rejected})
+        self._choices_of.setdefault(vote.user, array("q")).append(len(self._prompt))
+        self._file.write(raw)
+        self._start.append(self._start[-1] + len(raw))
+        self._prompt.append(_hash(normalized(vote.question)))
+        self._unit.append(_hash(vote.unit) if vote.unit else 0)
+
+    def choices(self, vote: Vote, most: int) -> list[Row]:
+        """The last `most` of the user's choices, on other prompts and in other conversations; newest last."""
+        prompt, unit = _hash(normalized(vote.question)), _hash(vote.unit) if vote.unit else None
+        newest_first = reversed(self._choices_of.get(vote.user, ()))
+        others = (n for n in newest_first if self._prompt[n] != prompt and self._unit[n] != unit)
+        choices: list[Row] = []
+        for n in reversed(list(islice(others, most))):
+            self._file.seek(self._start[n])
+            choices.append(orjson.loads(self._file.read(self._start[n + 1] - self._start[n])))
+        return choices
+
+    def by_user(self, numbers: Iterable[int]) -> dict[str, list[int]]:
+        by_user: dict[str, list[int]] = defaultdict(list)
+        for n in numbers:
+            by_user[self.users[n]].append(n)
+        return by_user
+
+    def couples(self, per_pair: int) -> Iterator[tuple[int, int]]:
         """Votes of two users with different preferences. Whoever is in the fewest couples comes first."""
         used: Counter[str] = Counter()
-        for key in sorted(self.groups, key=lambda key: draw(seed, key)):
-            by_user = _by_user(self.groups[key], self.users)
+        for key in sorted(self.groups, key=lambda key: draw(self._seed, key)):
+            by_user = self.by_user(self.groups[key])
             # users who contradict themselves are in no couple
             voters = [v[0] for v in by_user.values() if len({self.tops[n] for n in v}) == 1 and self.tops[v[0]]]
             if len({self.tops[n] for n in voters}) < 2:
                 continue
-            luck = {n: draw(seed, key, self.users[n]) for n in voters}
+            luck = {n: draw(self._seed, key, self.users[n]) for n in voters}
             taken: set[tuple[int, int]] = set()
             for _ in range(per_pair):
                 order = sorted(voters, key=lambda n: (used[self.users[n]], luck[n]))
@@ -206,48 +252,9 @@ class VoteIndex:
                 yield couple
 
 
-class PastChoices:
-    """Past choices of all users, spooled to a temporary file. Test rows are in nobody's history."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the source
-        self._of_user: dict[str, array[int]] = {}
-        self._start, self._prompt, self._unit = array("q", [0]), array("q"), array("q")
-
-    def add(self, vote: Vote, chosen: str, others: Sequence[str]) -> None:
-        lowest = [a for a, rank in zip(vote.answers, vote.ranks, strict=True) if rank == max(vote.ranks)]
-        worst = sorted(set(lowest) & set(others)) or others
-        rejected = worst[draw(self._seed, vote.id, "rejected") % len(worst)]
-        raw = orjson.dumps({"question": vote.question, "chosen": chosen, "rejected": rejected})
-        self._of_user.setdefault(vote.user, array("q")).append(len(self._prompt))
-        self._file.write(raw)
-        self._start.append(self._start[-1] + len(raw))
-        self._prompt.append(_hash(normalized(vote.question)))
-        self._unit.append(_hash(vote.unit) if vote.unit else 0)
-
-    def choices(self, vote: Vote, most: int) -> list[Row]:
-        """The last `most` of the user's choices, on other prompts and in other conversations; newest last."""
-        prompt, unit = _hash(normalized(vote.question)), _hash(vote.unit) if vote.unit else None
-        newest_first = reversed(self._of_user.get(vote.user, ()))
-        others = (n for n in newest_first if self._prompt[n] != prompt and self._unit[n] != unit)
-        choices: list[Row] = []
-        for n in reversed(list(islice(others, most))):
-            self._file.seek(self._start[n])
-            choices.append(orjson.loads(self._file.read(self._start[n + 1] - self._start[n])))
-        return choices
-
-
 def _hash(*parts: Any) -> int:
     """A signed 64-bit hash that is never 0, the same in every process."""
     return draw(*parts) - (1 << 63) or 1
-
-
-def _by_user(numbers: Iterable[int], users: Sequence[str]) -> dict[str, list[int]]:
-    by_user: dict[str, list[int]] = defaultdict(list)
-    for n in numbers:
-        by_user[users[n]].append(n)
-    return by_user
 
 
 def ranks_by(scores: Sequence[float]) -> list[int]:
@@ -258,3 +265,357 @@ def ranks_by(scores: Sequence[float]) -> list[int]:
 
 def one_or_all(answers: list[str]) -> str | list[str]:
     return answers[0] if len(answers) == 1 else answers
+
+
+# votes on single items
+
+KINDS = {1: ("agreed", "Agreed: "), -1: ("disagreed", "Disagreed: ")}
+"""Category and first words of a post about a vote."""
+ASKED = "Which of these two statements do you agree with?"
+"""The question of past choices. It is not the poll's own: choices about the question at hand are never shown."""
+SPLIT_SHARES = {"train": 0.6, "dev": 0.2, "test": 0.2}
+MOST_CELLS = 200_000_000
+Signs = NDArray[np.int8]
+
+
+def quoted_votes(answers: Sequence[str]) -> set[str]:
+    """Posts that tell how a user voted on one of these items."""
+    return {word + answer for answer in answers for _, word in KINDS.values()}
+
+
+def user_split(user: str) -> str:
+    """Train, dev or test, fixed by the user's name alone."""
+    at = draw("split", user) / 2**64
+    return "train" if at < SPLIT_SHARES["train"] else "dev" if at < 1 - SPLIT_SHARES["test"] else "test"
+
+
+@dataclass(frozen=True)
+class PollVoting(Voting):
+    """Settings of every source of votes on items."""
+
+    history: Size = 100
+    """Other votes of the user per row, at most."""
+    per_user: Count = 8
+    """Couples per user, at most; rows without mirror."""
+    least: Annotated[int, Field(ge=2)] = 7
+    """Users who agreed or disagreed with fewer items are left out, as Polis does."""
+    rows: Literal["pairs", "ratings"] = "pairs"
+    """`ratings`: a row per vote for `--task ratings`, on a scale from 0 to 1; the history is other ratings."""
+    order: Literal["any", "time"] = "any"
+    """`time`: the history is what the user voted before; the earlier half of their votes is history only."""
+
+
+class Ballot(NamedTuple):
+    """One user's vote on one item, as a table has it."""
+
+    category: str
+    question: str
+    user: str
+    item: str
+    value: float
+    time: float = np.nan
+    split: str | None = None
+    profile: Sequence[Mapping[str, str]] = ()
+    groups: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Poll:
+    """The votes of many users on the items of one topic."""
+
+    name: str
+    """Category of its rows."""
+    question: str
+    items: Sequence[str]
+    """Texts, each once."""
+    users: Sequence[str]
+    splits: Sequence[str]
+    """Of each user; empty where there are no splits."""
+    profiles: Sequence[Sequence[Mapping[str, str]]]
+    groups: Sequence[Mapping[str, str]]
+    values: NDArray[np.float32]
+    """Users × items: the vote or rating as given, NaN where there is none."""
+    times: NDArray[np.float64] | None
+    again: Mapping[tuple[int, int], Sequence[float]]
+    """By user and item: all votes of those who voted more than once."""
+    number: int | None
+    """Where one table has several polls; part of the ids of rows."""
+    middle: float
+    """Above is agreed, below is disagreed."""
+    scale: tuple[float, float] | None
+    """The lowest and the highest possible value; those given where it is unknown."""
+    place: str
+
+    @cached_property
+    def ratings(self) -> NDArray[np.float32]:
+        """Values from 0 to 1, NaN where there are none."""
+        low, high = self.scale or (np.nanmin(self.values), np.nanmax(self.values))
+        scaled: NDArray[np.float32] = np.clip((self.values - low) / ((high - low) or 1), 0, 1)
+        return scaled
+
+    @cached_property
+    def signs(self) -> Signs:
+        """1 agreed, −1 disagreed, 0 neither."""
+        return (self.values > self.middle).astype(np.int8) - (self.values < self.middle).astype(np.int8)
+
+    def every_vote(self) -> tuple[Ints, Ints, NDArray[np.float64]]:
+        """Users, items and values of all votes, repeated ones too."""
+        once = ~np.isnan(self.values)
+        for cell in self.again:
+            once[cell] = False
+        users, items = np.nonzero(once)
+        repeated = [(*cell, value) for cell, values in self.again.items() for value in values]
+        more = np.array(repeated, dtype=np.float64).reshape(-1, 3)
+        at = [np.concatenate([codes, more[:, n].astype(np.int64)]) for n, codes in enumerate((users, items))]
+        return at[0], at[1], np.concatenate([self.values[users, items].astype(np.float64), more[:, 2]])
+
+
+def collect(
+    ballots: Iterable[Ballot],
+    *,
+    middle: float = 0.0,
+    scale: tuple[float, float] | None = None,
+    place: str = "",
+) -> Iterator[Poll]:
+    """A poll per question. Of several votes on one item the last counts, unless they contradict each other."""
+    by_topic: dict[tuple[str, str], list[Ballot]] = {}
+    for ballot in ballots:
+        by_topic.setdefault((ballot.category, ballot.question), []).append(ballot)
+    for number, ((category, question), cast) in enumerate(by_topic.items(), 1):
+        users = {user: n for n, user in enumerate(dict.fromkeys(ballot.user for ballot in cast))}
+        items = {item: n for n, item in enumerate(dict.fromkeys(ballot.item for ballot in cast))}
+        if len(users) * len(items) > MOST_CELLS:
+            raise BadInput(
+                f"{category}: {len(users):,} users × {len(items):,} items are more than {MOST_CELLS:,} votes"
+            )
+        latest: dict[tuple[int, int], Ballot] = {}
+        again: dict[tuple[int, int], list[float]] = {}
+        for ballot in cast:
+            cell = users[ballot.user], items[ballot.item]
+            if (before := latest.get(cell)) is not None:
+                again.setdefault(cell, [before.value]).append(ballot.value)
+                if (before.value > middle, before.value < middle) != (ballot.value > middle, ballot.value < middle):
+                    ballot = ballot._replace(value=middle)  # noqa: PLW2901 - a contradiction is no preference
+            latest[cell] = ballot
+        values = np.full((len(users), len(items)), np.nan, dtype=np.float32)
+        times = np.full(values.shape, np.nan)
+        at = tuple(np.array(list(latest)).T)
+        values[at] = [ballot.value for ballot in latest.values()]
+        times[at] = [ballot.time for ballot in latest.values()]
+        known = list({ballot.user: ballot for ballot in cast}.values())
+        yield Poll(
+            name=category,
+            question=question,
+            items=list(items),
+            users=list(users),
+            splits=[ballot.split or "" for ballot in known],
+            profiles=[ballot.profile for ballot in known],
+            groups=[ballot.groups for ballot in known],
+            values=values,
+            times=None if np.isnan(times).all() else times,
+            again=again,
+            number=number if len(by_topic) > 1 else None,
+            middle=middle,
+            scale=scale,
+            place=place,
+        )
+
+
+@dataclass(frozen=True)
+class PollSource:
+    """The votes of polls as rows with a history."""
+
+    name: str
+    read: Callable[[], Iterable[Poll | RawRow]]
+    settings: PollVoting = field(default_factory=PollVoting)
+
+    def __post_init__(self) -> None:
+        if self.settings.mirror and self.settings.rows == "ratings":
+            raise BadSpec(f"{self.name}: ratings have no mirror pairs; give rows=pairs or mirror=false")
+
+    @cached_property
+    def _read(self) -> list[Poll | RawRow]:
+        return list(self.read())
+
+    @property
+    def polls(self) -> list[Poll]:
+        return [poll for poll in self._read if isinstance(poll, Poll)]
+
+    def agreements(self) -> list[float]:
+        signs = [np.sign(np.array(votes) - poll.middle) for poll in self.polls for votes in poll.again.values()]
+        return [float(1 - abs(one - other) / 2) for votes in signs for one, other in combinations(votes, 2)]
+
+    def rows(self) -> Iterator[RawRow]:
+        polls, settings = self.polls, self.settings
+        for poll in polls:
+            if settings.order == "time" and poll.times is None:
+                raise BadInput(f"{self.name}: order=time needs the times of votes, and {poll.name} has none")
+        yield from (row for row in self._read if isinstance(row, RawRow))
+        histories = Histories(polls, settings)
+        for number, poll in enumerate(polls):
+            usable, splits = histories.usable(number), np.array(poll.splits, dtype=object)
+            for split in sorted(set(poll.splits)):
+                members = np.flatnonzero(splits == split)
+                rng = np.random.default_rng(draw(settings.seed, poll.name, poll.question, split, "pairs"))
+                for user, items, names in self._drawn(poll, usable[members], members.tolist(), rng):
+                    yield histories.row(number, user, items, **names)
+
+    def _drawn(
+        self, poll: Poll, signs: Signs, members: Sequence[int], rng: np.random.Generator
+    ) -> Iterator[tuple[int, tuple[int, ...], dict[str, str]]]:
+        """User, the item that is rated or the chosen and the rejected one, and the ids of row and twin."""
+        settings, prefix = self.settings, "" if poll.number is None else f"{poll.number}-"
+        if settings.rows == "ratings":
+            for u, i in draw_ratings(signs, settings.per_user, rng):
+                yield members[u], (i,), {"id": f"{prefix}{poll.users[members[u]]}-{i}"}
+        elif settings.mirror:
+            for i, j, a, b in draw_twins(signs, settings.per_pair, settings.per_user, rng):
+                one, other = poll.users[members[a]], poll.users[members[b]]
+                first, second = f"{prefix}{one}~{other}-{i}-{j}", f"{prefix}{other}~{one}-{j}-{i}"
+                yield members[a], (i, j), {"id": first, "mirror": second}
+                yield members[b], (j, i), {"id": second, "mirror": first}
+        else:
+            for u, i, j in draw_pairs(signs, settings.per_pair, settings.per_user, rng):
+                yield members[u], (i, j), {"id": f"{prefix}{poll.users[members[u]]}-{i}-{j}"}
+
+
+class Past(NamedTuple):
+    """A vote of a user for or against an item of some poll."""
+
+    when: float
+    """Its time, or a drawn number that stands for it."""
+    poll: int
+    item: int
+    sign: int
+    rating: float
+
+
+class Histories:
+    """All votes of each user, in all polls, oldest first."""
+
+    def __init__(self, polls: Sequence[Poll], settings: PollVoting) -> None:
+        self._settings, self._polls = settings, polls
+        self._of: dict[str, list[Past]] = {}
+        for number, poll in enumerate(polls):
+            users, items = np.nonzero(self._counted(poll))
+            when = np.random.default_rng(draw(settings.seed, poll.name, poll.question)).random(len(users))
+            if settings.order == "time" and poll.times is not None:
+                when = poll.times[users, items]
+            known = (column[users, items].tolist() for column in (poll.signs, poll.ratings))
+            for user, at, item, sign, rating in zip(users.tolist(), when.tolist(), items.tolist(), *known, strict=True):
+                self._of.setdefault(poll.users[user], []).append(Past(at, number, item, sign, rating))
+        for votes in self._of.values():
+            votes.sort()
+
+    def _counted(self, poll: Poll) -> Signs:
+        """Votes for or against; with rows=ratings all."""
+        return poll.signs if self._settings.rows == "pairs" else (~np.isnan(poll.values)).astype(np.int8)
+
+    def usable(self, number: int) -> Signs:
+        """Votes that may become rows: of users with enough of them; by time only those of the later half."""
+        poll = self._polls[number]
+        signs = self._counted(poll).copy()
+        for user, name in enumerate(poll.users):
+            votes = self._of.get(name, [])
+            if len(votes) < self._settings.least:
+                signs[user] = 0
+            elif self._settings.order == "time":
+                early = [past.item for past in votes[: len(votes) // 2] if past.poll == number]
+                signs[user, early] = 0
+        return signs
+
+    def row(self, number: int, user: int, items: tuple[int, ...], **names: str) -> RawRow:
+        poll, settings = self._polls[number], self._settings
+        posts, choices = self._other_votes(poll.users[user], number, items)
+        about: Row = {
+            "user": poll.users[user],
+            "question": poll.question,
+            "profile": [*poll.profiles[user], *posts],
+            "category": poll.name,
+            **names,
+        }
+        if settings.rows == "ratings":
+            about |= {"answer": poll.items[items[0]], "rating": float(poll.ratings[user, items[0]])}
+        else:
+            chosen, rejected = (poll.items[item] for item in items)
+            about |= {"rubric_aspects": [], "narrative": "", "chosen": chosen, "rejected": rejected}
+        optional = {"split": poll.splits[user], "groups": dict(poll.groups[user]), "choices": choices}
+        return dict_row(poll.place, user + 2, about | {key: value for key, value in optional.items() if value})
+
+    def _other_votes(self, user: str, number: int, pair: tuple[int, ...]) -> tuple[list[Row], list[Row]]:
+        """Posts and past choices: what the user voted on besides the two items, with order=time what came before."""
+        votes, settings = self._of[user], self._settings
+        if settings.order == "time":
+            first = min(past.when for past in votes if past.poll == number and past.item in pair)
+            votes = [past for past in votes if past.when < first]
+        shown = [past for past in votes if past.poll != number or past.item not in pair]
+        posts: list[Row] = []
+        sides: dict[int, list[str]] = {1: [], 0: [], -1: []}
+        for past in shown[max(0, len(shown) - settings.history) :]:
+            item = self._polls[past.poll].items[past.item]
+            kind, said = "rated", f"Rated {100 * past.rating:.0f} of 100: "
+            if settings.rows == "pairs":
+                kind, said = KINDS[past.sign]
+            posts.append({"id": f"{past.poll + 1}-{past.item}", "category": kind, "text": said + item})
+            sides[past.sign].append(item)
+        pairs = zip(sides[1], sides[-1], strict=False)
+        return posts, [{"question": ASKED, "chosen": like, "rejected": dislike} for like, dislike in pairs]
+
+
+def draw_ratings(rated: Signs, per_user: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """A user, and an item that they rated."""
+    item_rows = np.zeros(rated.shape[1], dtype=int)
+    for user in rng.permutation(len(rated)).tolist():
+        items = _least_used(np.flatnonzero(rated[user]), item_rows, rng)[:per_user]
+        item_rows[items] += 1
+        yield from ((user, int(item)) for item in items)
+
+
+def draw_twins(
+    signs: Signs, per_pair: int, per_user: int, rng: np.random.Generator
+) -> Iterator[tuple[int, int, int, int]]:
+    """Items i and j, user a who agrees with i and disagrees with j, and user b who does the reverse."""
+    agreed, disagreed = signs == 1, signs == -1
+    user_rows, item_rows = np.zeros(len(signs), dtype=int), np.zeros(signs.shape[1], dtype=int)
+    done = np.eye(signs.shape[1], dtype=bool)
+    queue = [(0, luck, i) for i, luck in enumerate(rng.permutation(signs.shape[1]).tolist())]
+    heapify(queue)
+    while queue:
+        _, luck, i = heappop(queue)
+        free = user_rows < per_user
+        yes, no = free & agreed[:, i], free & disagreed[:, i]
+        couples = np.minimum(np.count_nonzero(disagreed[yes], axis=0), np.count_nonzero(agreed[no], axis=0))
+        others = np.flatnonzero((couples > 0) & ~done[i])
+        if not len(others):
+            continue  # nobody is left for this item
+        j = int(_least_used(others, item_rows, rng)[0])
+        most = min(per_pair, int(couples[j]))
+        opposite = yes & disagreed[:, j], no & agreed[:, j]
+        sides = [_least_used(np.flatnonzero(side), user_rows, rng)[:most] for side in opposite]
+        done[i, j] = done[j, i] = True
+        item_rows[[i, j]] += most
+        for users in sides:
+            user_rows[users] += 1
+        yield from ((i, j, int(a), int(b)) for a, b in zip(*sides, strict=True))
+        heappush(queue, (int(item_rows[i]), luck, i))
+
+
+def draw_pairs(signs: Signs, per_pair: int, per_user: int, rng: np.random.Generator) -> Iterator[tuple[int, int, int]]:
+    """A user, an item that they agree with, and one that they disagree with."""
+    item_rows, pair_rows = np.zeros(signs.shape[1], dtype=int), Counter[tuple[int, int]]()
+    for user in rng.permutation(len(signs)).tolist():
+        liked, disliked = (
+            _least_used(np.flatnonzero(signs[user] == sign), item_rows, rng)[:per_user].tolist() for sign in (1, -1)
+        )
+        places = product(range(len(liked)), range(len(disliked)))
+        in_turn = sorted(places, key=lambda at: ((at[1] - at[0]) % per_user, at))  # each item once before any twice
+        pairs = [(liked[x], disliked[y]) for x, y in in_turn]
+        for i, j in [p for p in pairs if pair_rows[min(p), max(p)] < per_pair][:per_user]:
+            pair_rows[min(i, j), max(i, j)] += 1
+            item_rows[[i, j]] += 1
+            yield user, i, j
+
+
+def _least_used(members: Ints, rows: Ints, rng: np.random.Generator) -> Ints:
+    """Those with the fewest rows first, in drawn order where they are equal."""
+    return members[np.lexsort((rng.permutation(len(members)), rows[members]))]

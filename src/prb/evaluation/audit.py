@@ -19,10 +19,9 @@ import numpy as np
 from prb import __version__
 from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Rare, Seed, Size, config
 from prb.data.load import Dataset, Users, load
-from prb.data.polls import PollSource
 from prb.data.schema import Task
 from prb.data.source import Source
-from prb.data.votes import VoteSource
+from prb.data.votes import PollSource, VoteSource
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, read_outcomes

@@ -13,8 +13,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from prb.config import Donors, HistoryKind, UserConfig
 from prb.data.load import Dataset, History, Users
-from prb.data.polls import quoted_votes
 from prb.data.retrieve import Ranker, leaking_choices, ranker, top_choices, top_posts
+from prb.data.votes import quoted_votes
 from prb.evaluation.planners import Plan, Planner, infer_plans, plan_all
 from prb.failures import Breaker
 from prb.hashing import draw

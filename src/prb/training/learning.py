@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from prb.batches import chunks
 from prb.config import RankerName
 from prb.data.load import Dataset, deal, load, training_split
-from prb.data.named.composed import Lesson
+from prb.data.named.mirror import Lesson
 from prb.data.retrieve import ranker
 from prb.data.source import Source, open_source
 from prb.errors import BadInput, PrbError

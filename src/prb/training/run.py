@@ -20,7 +20,7 @@ import numpy as np
 from prb import __version__
 from prb.config import Condition, UserConfig
 from prb.data.load import Dataset, load
-from prb.data.named.composed import Lesson
+from prb.data.named.mirror import Lesson
 from prb.engine.executors import Executor, open_executor
 from prb.engine.load import Loading
 from prb.errors import BadInput, MissingExtra, PrbError

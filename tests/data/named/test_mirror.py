@@ -11,8 +11,7 @@ import pytest
 
 from prb.data.check import CATEGORIES, check, describe
 from prb.data.load import load, load_pairs
-from prb.data.named.composed import read_bank, read_neutral
-from prb.data.named.mirror import load_reviews, quality_gap, review_figures, unfold_couple
+from prb.data.named.mirror import load_reviews, quality_gap, read_bank, read_neutral, review_figures, unfold_couple
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadSpec
 from prb.types import Pair
@@ -327,7 +326,6 @@ def test_the_lessons_of_a_bank_hold_its_posts_and_answers_by_pole() -> None:
     axis = read_bank("validation").axes[lessons[0].axis]
     assert lessons[0].posts[1] == tuple(post["text"] for post in axis["poles"][1]["evidence"])
     assert lessons[0].answers[0] == (axis["questions"][0]["question"], *axis["questions"][0]["answers"])
-    assert not list(open_source("mirror").lessons())  # type: ignore[attr-defined]
 
 
 def test_the_halves_of_a_bank_share_neither_posts_nor_questions() -> None:

@@ -1,4 +1,4 @@
-"""PersonalLLM: real evaluation rows, and a table of answers and scores written here by hand."""
+"""PersonalLLM: a table of answers and scores written here by hand."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from prb.data.load import load_pairs
 from prb.data.named.personalllm import SCALES, taste
-from prb.data.source import open_source
-from tests.data.named.reading import Row, problems, read
+from tests.data.named.reading import Row, read
 
 Write = Callable[..., Path]
 
@@ -65,29 +63,3 @@ def test_the_scales_are_the_published_ones(shared_data: Path) -> None:
     assert list(SCALES) == sorted(published)
     for model, (center, sd) in SCALES.items():
         assert (center, sd) == pytest.approx((published[model]["mean"], published[model]["sd"]), abs=1e-4)
-
-
-def test_real_evaluation_rows_bring_their_choices(shared_data: Path) -> None:
-    [row] = read(spec(shared_data / "formats" / "personalllm" / "eval_pref_rows.csv"))
-    assert (row["user"], row["question"]) == ("p1", "Is it true that some circular saw blades contain diamonds?")
-    assert row["chosen"].startswith("Yes, it is true that some circular saw blades contain diamon")
-    assert len(row["choices"]) == 4  # the fifth slot is unused
-    assert row["choices"][0]["chosen"].startswith("Apple pie is often considered")
-
-
-def test_real_rows_of_single_rewards_have_no_choices(shared_data: Path) -> None:
-    pairs = load_pairs(spec(shared_data / "formats" / "personalllm" / "eval_reward_rows.csv"))
-    assert [pair.user for pair in pairs] == ["p1", "p0"]
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"chosen_1": "c"}, "`chosen_1` is 'c'; must be a or b"),
-        ({"gpt4o_reward": None}, "`gpt4o_reward` is missing"),
-        ({"response_1_b": " "}, "`response_1_b` is empty"),
-    ],
-)
-def test_a_damaged_evaluation_row_is_named(write_jsonl: Write, shared_data: Path, change: Row, says: str) -> None:
-    [raw] = list(open_source(str(shared_data / "formats" / "personalllm" / "eval_pref_rows.csv")).rows())
-    assert problems(spec(write_jsonl([raw.data, {**raw.data, **change}]))) == [f"set.jsonl:2: {says}"]

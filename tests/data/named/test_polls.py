@@ -13,9 +13,8 @@ import pytest
 
 from prb.data.check import check
 from prb.data.load import load
-from prb.data.polls import ASKED, draw_pairs, draw_twins, user_split
 from prb.data.source import open_source
-from prb.data.votes import retest
+from prb.data.votes import ASKED, draw_pairs, draw_twins, retest, user_split
 from prb.errors import BadInput, BadSpec, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate

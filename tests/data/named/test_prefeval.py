@@ -1,4 +1,4 @@
-"""PrefEval: the real rows, joined into one file, and the published layout written here by hand."""
+"""PrefEval: the published layout, with rows written here by hand and with the real ones."""
 
 from __future__ import annotations
 
@@ -55,8 +55,24 @@ def test_the_form_decides_how_the_user_is_known(tmp_path: Path, form: str, posts
 
 
 @pytest.mark.parametrize("form", ["persona", "choice", "explicit"])
-def test_the_thousand_real_rows_load_in_every_form(shared_data: Path, form: str) -> None:
-    rows = read(f"prefeval?path={shared_data / 'prefeval' / 'pairs.jsonl'}&form={form}")
+def test_the_thousand_real_rows_load_in_every_form(shared_data: Path, tmp_path: Path, form: str) -> None:
+    lists: dict[str, list[Row]] = {}
+    for line in (shared_data / "prefeval" / "pairs.jsonl").read_bytes().splitlines():
+        row = orjson.loads(line)
+        base = {"preference": row["narrative"], "question": row["question"]}
+        persona = {str(n): {"user": post["text"]} for n, post in enumerate(row["profile"])}
+        files = {
+            "mcq_options": base | {"classification_task_options": [row["chosen"], *row["rejected_all"]]},
+            "explicit_preference": base,
+            "implicit_preference/persona-driven": base | {"conversation": persona},
+            "implicit_preference/choice-based": base | {"conversation": row["implicit_choice"]},
+        }
+        for folder, item in files.items():
+            lists.setdefault(f"{folder}/{row['category']}.json", []).append(item)
+    for name, items in lists.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(orjson.dumps(items))
+    rows = read(f"prefeval?path={tmp_path}&form={form}")
     assert len(rows) == 1000
     assert {len(row["rejected"]) for row in rows} == {3}
     assert all(row["profile"] for row in rows)

@@ -10,51 +10,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from prb.data.rows import BadRow, ConvertedSource, field, pair, posts, spec_name, text
+from prb.data.schema import BadRow, ConvertedSource, field, pair, posts, spec_name, text
 from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
-
-ABOUT, COMMENTS, PAIRS = "Demographic Information", "User-Generated Content", "Pair-wise Comparative Feedback"
 
 
 @DATASETS.register("alignx")
 def alignx(path: str) -> Source:
     """The answer a user would prefer, given a description, four comments and four earlier preferences of theirs."""
     source = open_rows(path)
-    return ConvertedSource(spec_name("alignx", source.name), source, _row)
+    return ConvertedSource(spec_name(alignx, source.name), source, _alignx_row)
 
 
-def _row(row: Row, at: RawRow) -> Iterator[RawRow]:
-    chosen, rejected = _answers(row)
+def _alignx_row(row: Row, at: RawRow) -> Iterator[RawRow]:
+    def objects(name: str) -> list[dict[str, Any]]:
+        value = row.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise BadRow(f"`{name}` must be a list of objects")
+        return value
+
+    chosen, rejected = "chosen", "rejected"
+    if "responseA" in row:
+        answer = str(field(row, "answer")).strip().removeprefix("Response ").upper()
+        if answer not in ("A", "B"):
+            raise BadRow(f"`answer` is {row['answer']!r}; must be Response A or Response B")
+        chosen, rejected = f"response{answer}", f"response{'B' if answer == 'A' else 'A'}"
     row_id = str(row.get("id") or f"{at.place.rsplit('.', 1)[0]}-{at.line}")
-    descriptions = [str(row[key]) for key in (ABOUT, "profile") if row.get(key)]
-    comments = [f"{text(c, 'prompt')}\n\n{text(c, 'comment')}" for c in _objects(row, COMMENTS)]
+    descriptions = [str(row[key]) for key in ("Demographic Information", "profile") if row.get(key)]
+    comments = [f"{text(c, 'prompt')}\n\n{text(c, 'comment')}" for c in objects("User-Generated Content")]
+    earlier = objects("Pair-wise Comparative Feedback")
     yield pair(
         at,
         id=row_id,
         user=row_id,
         question=text(row, "prompt"),
-        chosen=chosen,
-        rejected=rejected,
+        chosen=text(row, chosen),
+        rejected=text(row, rejected),
         category="alignx",
         profile=[*posts(descriptions, f"{row_id}-about", "about"), *posts(comments, row_id, "comment")],
         choices=[
             {"question": text(p, "prompt"), "chosen": text(p, "chosen"), "rejected": text(p, "rejected")}
-            for p in _objects(row, PAIRS)
+            for p in earlier
         ],
     )
-
-
-def _answers(row: Row) -> tuple[str, str]:
-    if "responseA" not in row:
-        return text(row, "chosen"), text(row, "rejected")
-    answer = str(field(row, "answer")).strip().removeprefix("Response ").upper()
-    if answer not in ("A", "B"):
-        raise BadRow(f"`answer` is {row['answer']!r}; must be Response A or Response B")
-    return text(row, f"response{answer}"), text(row, f"response{'B' if answer == 'A' else 'A'}")
-
-
-def _objects(row: Row, name: str) -> list[dict[str, Any]]:
-    value = row.get(name) or []
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise BadRow(f"`{name}` must be a list of objects")
-    return value

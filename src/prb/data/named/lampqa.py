@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from prb.data.check import CATEGORIES
-from prb.data.rows import BadRow, converted, identifier, number, spec_name, split_of, text
+from prb.data.schema import BadRow, converted, identifier, number, spec_name, split_of, text
 from prb.data.source import DATASETS, SPLITS, RawRow, Row, Source, dict_row, open_rows
 from prb.data.votes import Vote, one_or_all, ranks_by
 
@@ -21,18 +21,11 @@ _SPLIT_IN_ID = re.compile(r"\d+_([012])_\d+")
 Answers = dict[str, list[tuple[float, str]]]
 
 
-@dataclass(frozen=True)
-class Settings:
-    answers: str = ""
-    """A file of graded answers: `id`, `answer`, `score`."""
-
-
 @DATASETS.register("lampqa")
-def lampqa(path: str, settings: Settings) -> Source:
+def lampqa(path: str, answers: str = "") -> Source:
     """Questions with rubrics as published, for `prb build`; with answers=FILE, the best graded answer and the rest."""
-    source = open_rows(path)
-    answers = open_rows(settings.answers) if settings.answers else None
-    return LampQA(spec_name("lampqa", source.name, settings), source, answers)
+    source, graded = open_rows(path), open_rows(answers) if answers else None
+    return LampQA(spec_name(lampqa, source.name, answers=answers), source, graded)
 
 
 @dataclass(frozen=True)

@@ -1,65 +1,43 @@
-"""The embedded benchmark: one file per couple, two users whose needs conflict, and questions that both might ask.
+"""The embedded benchmark: pairs of users whose needs conflict, and questions that both might ask.
 
-A file holds each text once. Rows in the public format are unfolded from it: every question gives two rows with the same
-answers and swapped labels, so a model that ignores the user scores exactly 50 %. Splits `test` and `dev` are written
-couples with histories of 10 or 30-40 posts; in `hard` the histories have 120-160 posts, neutral ones included. In
-`restraint` the couples of `test` ask what their histories must not decide: both have the same right answer, and each
-one's wrong answer drags that user's taste in. Splits `train` and `validation` are composed from a bank of preferences,
-see `composed`. The recorded blind review of the benchmark (can a reader tell, and are both answers good?) is beside it.
+Splits `test` and `dev` are written couples, one file each, with histories of 10 or 30-40 posts; in `hard` the histories
+have 120-160 posts, neutral ones included. A file holds each text once. Rows in the public format are unfolded from it:
+every question gives two rows with the same answers and swapped labels, so a model that ignores the user scores exactly
+50 %. In `restraint` the couples of `test` ask what their histories must not decide: both have the same right answer,
+and each one's wrong answer drags that user's taste in. The recorded blind review of the benchmark (can a reader tell,
+and are both answers good?) is beside it.
+
+Splits `train` and `validation` are composed from a bank of preferences: any number of mirror rows to learn from. The
+bank has one file per axis of everyday preference, such as plan or improvise. It holds two poles, posts that show or
+state each, exceptions with a question about their situation, and questions with one answer per pole. A couple of users
+is asked about one axis, on which they have opposite poles, or about situations in which one of them makes an exception
+to a pole that both have; on a few other axes they mostly have the same pole. Posts of their poles, some exceptions and
+neutral posts make up the histories. Everything is a function of the seed and the number of the couple.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache
 from importlib.resources import files
 from statistics import mean
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
 from pydantic import Field
 
 from prb.config import Count
-from prb.data.named.composed import Composed, Lesson, draw_posts, read_neutral, runs_of
 from prb.data.named.simulate import Dice
 from prb.data.source import DATASETS, RawRow, Row, Source, dict_row
 from prb.errors import BadSpec
+from prb.text.words import word_runs
 from prb.types import RESTRAINT, Pair
 
 VERSION = "2.3"
-EVEN = 0.5
-"""Questions whose answers differ by more than this in mean rating are counted as uneven."""
-Review = Mapping[str, Any]
-HARD_HISTORY = range(120, 161)
-"""Posts per user in split `hard`."""
-
-
-@dataclass(frozen=True)
-class Mirror:
-    """The written splits, or the composed one that was asked for."""
-
-    name: str
-    composed: Composed | None = None
-    mentions: bool = False
-    """Instead of the written rows, those of `mention_rows`."""
-
-    def lessons(self) -> Iterator[Lesson]:
-        """The labeled axes that rows are composed of; the written splits have none."""
-        return self.composed.lessons() if self.composed else iter(())
-
-    def rows(self) -> Iterator[RawRow]:
-        if self.composed:
-            rows = enumerate(self.composed.rows(), 1)
-            yield from (dict_row(self.composed.split, line, row) for line, row in rows)
-            return
-        written = (("couples", unfold_couple), ("hard", unfold_hard), ("restraint", unfold_restraint))
-        for part, unfold in (("restraint", mention_rows),) if self.mentions else written:
-            folder = files("prb.data") / "mirror" / part
-            for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-                couple = orjson.loads(entry.read_bytes())
-                for line, row in enumerate(unfold(couple), 1):
-                    yield dict_row(entry.name, line, row)
+HOME = files("prb.data") / "mirror"
 
 
 @DATASETS.register("mirror")
@@ -77,14 +55,32 @@ def mirror(
     same answer twice, once with a mention of the user's taste before it.
     """
     if split is None:
-        return Mirror("mirror")
+        written = {"couples": unfold_couple, "hard": unfold_hard, "restraint": unfold_restraint}
+        return Written("mirror", written)
     if split == "mention":
-        return Mirror("mirror?split=mention", mentions=True)
+        return Written("mirror?split=mention", {"restraint": unfold_mention})
     if users % 2:
         raise BadSpec(f"dataset 'mirror': users come in couples, so their number must be even, not {users}")
-    fewer = "".join(f"&{option}={value}" for option, value in (("axes", axes), ("half", half)) if value)
-    name = f"mirror?split={split}&users={users}&seed={seed}{fewer}"
-    return Mirror(name, Composed(split, users, seed, axes, half))
+    return Composed(split, users, seed, axes, half)
+
+
+# written couples
+
+HARD_HISTORY = range(120, 161)
+"""Posts per user in split `hard`."""
+
+
+@dataclass(frozen=True)
+class Written:
+    name: str
+    unfold: Mapping[str, Callable[[Row], Iterator[Row]]]
+    """By folder of the benchmark."""
+
+    def rows(self) -> Iterator[RawRow]:
+        for folder, unfold in self.unfold.items():
+            for entry in sorted((HOME / folder).iterdir(), key=lambda e: e.name):
+                for line, row in enumerate(unfold(orjson.loads(entry.read_bytes())), 1):
+                    yield dict_row(entry.name, line, row)
 
 
 def unfold_hard(couple: Row) -> Iterator[Row]:
@@ -117,8 +113,8 @@ def unfold_couple(couple: Row) -> Iterator[Row]:
 
 def unfold_restraint(content: Row) -> Iterator[Row]:
     """Rows of a couple of `test` that its histories must not decide, with the posts that withdraw a taste."""
-    entry = files("prb.data") / "mirror" / "couples" / f"{content['couple']}.json"
-    people, added = orjson.loads(entry.read_bytes())["people"], content.get("added", {})
+    couple = orjson.loads((HOME / "couples" / f"{content['couple']}.json").read_bytes())
+    people, added = couple["people"], content.get("added", {})
     for number, question in enumerate(content["questions"], 1):
         for user, dragged_in in question["drags"].items():
             written, later = people[user]["posts"], added.get(user, [])
@@ -140,7 +136,7 @@ def unfold_restraint(content: Row) -> Iterator[Row]:
             }
 
 
-def mention_rows(content: Row) -> Iterator[Row]:
+def unfold_mention(content: Row) -> Iterator[Row]:
     """Minimal pairs made by rule: the right answer as it is, and with a mention of the user's taste before it."""
     for row in unfold_restraint(content):
         mention = f"Since you {content['tastes'][row['user']]}: {row['chosen']}"
@@ -176,39 +172,44 @@ def mirror_rows(
             yield {**row, "drift": True} if wants[user].get("drift") else row
 
 
+# the recorded review
+
+EVEN = 0.5
+"""Questions whose answers differ by more than this in mean rating are counted as uneven."""
+Review = Mapping[str, Any]
+
+
 def load_reviews() -> list[Review]:
     """Every judgment ever made on the benchmark, oldest round first, favorable or not."""
-    raw = (files("prb.data") / "mirror" / "reviews.jsonl").read_bytes()
-    return [orjson.loads(line) for line in raw.splitlines()]
+    return [orjson.loads(line) for line in (HOME / "reviews.jsonl").read_bytes().splitlines()]
 
 
 def review_figures(pairs: Iterable[Pair]) -> dict[str, Any]:
     """Solvability of the first and the final round by tier; quality differences per question, first and latest."""
     reviews = load_reviews()
     tiers = {pair.id: str(pair.tier) for pair in pairs}
+
+    def solved(name: str) -> dict[str, str]:
+        """`right/rows` per tier and overall; rows rewritten since then count with the text they had."""
+        rows = [r for r in reviews if r["kind"] == "pick" and r["round"] == name and r["row"] in tiers]
+        seen = Counter(tiers[r["row"]] for r in rows)
+        right = Counter(tiers[r["row"]] for r in rows if r["picked"] == "chosen")
+        by_tier = {tier: f"{right[tier]}/{seen[tier]}" for tier in sorted(seen)}
+        return {**by_tier, "all": f"{right.total()}/{seen.total()}"}
+
+    def gap_figures(ratings: Iterable[Review]) -> dict[str, float]:
+        gaps = [quality_gap(review) for review in ratings]
+        return {"mean": mean(gaps), "max": max(gaps), "over_half": sum(gap > EVEN + 1e-9 for gap in gaps)}
+
     ratings = [review for review in reviews if review["kind"] == "rating"]
     first, latest = ({r["question"]: r for r in order} for order in (reversed(ratings), ratings))
     return {
-        "solved_first_round": solved(reviews, "first", tiers),
-        "solved_final_round": solved(reviews, "final", tiers),
+        "solved_first_round": solved("first"),
+        "solved_final_round": solved("final"),
         "quality_gap_first_round": gap_figures(first.values()),
         "quality_gap_latest": gap_figures(latest.values()),
         "mean_rating_latest": mean(value for review in latest.values() for value in mean_ratings(review)),
     }
-
-
-def solved(reviews: Iterable[Review], name: str, tiers: Mapping[str, str]) -> dict[str, str]:
-    """`right/rows` per tier and overall; rows rewritten since then count with the text they had."""
-    rows = [r for r in reviews if r["kind"] == "pick" and r["round"] == name and r["row"] in tiers]
-    seen = Counter(tiers[r["row"]] for r in rows)
-    right = Counter(tiers[r["row"]] for r in rows if r["picked"] == "chosen")
-    by_tier = {tier: f"{right[tier]}/{seen[tier]}" for tier in sorted(seen)}
-    return {**by_tier, "all": f"{right.total()}/{seen.total()}"}
-
-
-def gap_figures(ratings: Iterable[Review]) -> dict[str, float]:
-    gaps = [quality_gap(review) for review in ratings]
-    return {"mean": mean(gaps), "max": max(gaps), "over_half": sum(gap > EVEN + 1e-9 for gap in gaps)}
 
 
 def quality_gap(review: Review) -> float:
@@ -219,3 +220,210 @@ def quality_gap(review: Review) -> float:
 
 def mean_ratings(review: Review) -> list[float]:
     return [mean(answer.values()) for answer in review["ratings"].values()]
+
+
+# users composed from a bank of preferences
+
+SHARED_WORDS = 4
+"""Words in a row that an answer must not share with a post of the history it is judged by."""
+OTHER_AXES = range(4, 8)
+"""How many axes a user shows beside the one they are asked about."""
+POSTS_PER_AXIS = range(1, 4)
+HISTORY = range(10, 41)
+"""Posts per user."""
+SAME_POLE, EXCEPTION = 0.8, 0.3
+"""How often twins agree on another axis, and how often an axis comes with one of its exceptions."""
+SITUATIONAL = 1 / 3
+"""Share of the couples who are asked about the situations of one user's exceptions."""
+QUESTIONS_PER_COUPLE = 2
+LAST_DAY = date(2026, 6, 30)
+
+
+class Bank(NamedTuple):
+    """The axes of one split, and what goes between their posts."""
+
+    axes: dict[str, Row]
+    neutral: list[Row]
+    related: dict[str, frozenset[str]]
+    """Axes too close to each other to be mixed in one user."""
+
+
+@cache
+def read_bank(split: str) -> Bank:
+    read = [orjson.loads(entry.read_bytes()) for entry in (HOME / "axes").iterdir() if entry.name.endswith(".json")]
+    axes = {axis["axis"]: axis for axis in sorted(read, key=lambda a: a["axis"]) if axis["split"] == split}
+    related: dict[str, set[str]] = {}
+    for group in orjson.loads((HOME / "related.json").read_bytes()):
+        for name in group:
+            related.setdefault(name, set()).update(group)
+    return Bank(axes, read_neutral(), {name: frozenset(others) for name, others in related.items()})
+
+
+@cache
+def read_neutral() -> list[Row]:
+    """Posts that show no preference."""
+    return orjson.loads((HOME / "neutral.json").read_bytes())  # type: ignore[no-any-return]
+
+
+def halved(bank: Bank, half: int) -> Bank:
+    """One half of each axis's posts and questions and of the neutral posts: what is learned on one is new in the other.
+
+    Posts that state a pole and posts that show it take turns in the bank, so they are dealt out two by two.
+    """
+
+    def part(items: list[Row], together: int = 1) -> list[Row]:
+        return [item for n, item in enumerate(items) if n // together % 2 == half - 1]
+
+    def pole(whole: Row) -> Row:
+        return {**whole, "evidence": part(whole["evidence"], 2), "exceptions": part(whole["exceptions"])}
+
+    axes = {
+        name: {**axis, "poles": list(map(pole, axis["poles"])), "questions": part(axis["questions"])}
+        for name, axis in bank.axes.items()
+    }
+    return bank._replace(axes=axes, neutral=part(bank.neutral))
+
+
+class Lesson(NamedTuple):
+    """An axis of the bank with labels: what shows its two poles, and what suits them."""
+
+    axis: str
+    posts: tuple[tuple[str, ...], tuple[str, ...]]
+    """Of the first pole and of the second; without the exceptions."""
+    answers: tuple[tuple[str, str, str], ...]
+    """Question, answer for the first pole, answer for the second."""
+
+
+def runs_of(*texts: str) -> frozenset[str]:
+    return frozenset().union(*(word_runs(text, SHARED_WORDS) for text in texts))
+
+
+def draw_posts(dice: Dice, posts: list[Row], taken: frozenset[str]) -> list[Row]:
+    """In a drawn order, without those that hold one of these runs of words."""
+    return [post for post in dice.shuffled(posts) if not word_runs(post["text"], SHARED_WORDS) & taken]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """`users` composed users, two per couple, of the axes of a split."""
+
+    split: str
+    users: int
+    seed: int
+    axes: int | None = None
+    """How many of the axes; all by default."""
+    half: int | None = None
+    """1 or 2: only this half of each axis's posts and questions."""
+
+    @property
+    def name(self) -> str:
+        fewer = "".join(f"&{key}={n}" for key, n in (("axes", self.axes), ("half", self.half)) if n)
+        return f"mirror?split={self.split}&users={self.users}&seed={self.seed}{fewer}"
+
+    @property
+    def bank(self) -> Bank:
+        bank = read_bank(self.split)
+        # in an order drawn once, so that a smaller number of axes is part of a larger one
+        names = Dice("axes").shuffled(list(bank.axes))[: self.axes]
+        bank = bank._replace(axes={name: axis for name, axis in bank.axes.items() if name in names})
+        return halved(bank, self.half) if self.half else bank
+
+    def lessons(self) -> Iterator[Lesson]:
+        """The axes with their labels, which are not in the rows."""
+        for name, axis in self.bank.axes.items():
+            first, second = (tuple(post["text"] for post in pole["evidence"]) for pole in axis["poles"])
+            answers = tuple((q["question"], *q["answers"]) for q in axis["questions"])
+            yield Lesson(name, (first, second), answers)
+
+    def rows(self) -> Iterator[RawRow]:
+        bank, line = self.bank, 0
+        names = list(bank.axes)
+        for couple in range(self.users // 2):
+            # every axis once before any comes again, in another order each time
+            turn, place = divmod(couple, len(names))
+            axis = Dice(self.seed, self.split, "turn", turn).shuffled(names)[place]
+            for row in self._couple(bank, couple, axis):
+                line += 1
+                yield dict_row(self.split, line, row)
+
+    def _couple(self, bank: Bank, number: int, asked: str) -> Iterator[Row]:
+        dice = Dice(self.seed, self.split, "couple", number)
+        axis = bank.axes[asked]
+        situational = dice.random() < SITUATIONAL
+        poles = (dice.pick((0, 1)),) * 2 if situational else (0, 1)
+        exceptions = axis["poles"][poles[0]]["exceptions"] if situational else None
+        asked_about = [post["question"] for post in exceptions] if exceptions else axis["questions"]
+        questions = dice.shuffled(asked_about)[:QUESTIONS_PER_COUPLE]
+        taken = runs_of(*(answer for question in questions for answer in question["answers"]))
+        others: list[str] = []
+        for name in dice.shuffled([name for name in bank.axes if name != asked]):
+            near = bank.related.get(name, frozenset())
+            if asked not in near and not near & set(others):
+                others.append(name)
+        others = others[: dice.pick(OTHER_AXES)]
+        first = {name: dice.pick((0, 1)) for name in others}
+        second = {name: pole if dice.random() < SAME_POLE else 1 - pole for name, pole in first.items()}
+        couple = f"{self.split}-{self.seed}-{number:05}"
+        histories = [
+            self._history(bank, f"{couple}-{'ab'[side]}", {asked: poles[side], **others_of}, asked, taken, made)
+            for side, (others_of, made) in enumerate(((first, exceptions), (second, exceptions and [])))
+        ]
+        for n, question in enumerate(questions, 1):
+            for side, (user, profile, bearing, tier) in enumerate(histories):
+                suits = 1 - poles[side] if situational and side == 0 else poles[side]
+                pole = axis["poles"][suits]
+                yield {
+                    "id": f"{couple}-q{n}-{'ab'[side]}",
+                    "user": user,
+                    "question": question["question"],
+                    "profile": profile,
+                    "rubric_aspects": pole["aspects"],
+                    "narrative": pole["narrative"].replace("{topic}", question["topic"]),
+                    "category": question["category"],
+                    "chosen": question["answers"][suits],
+                    "rejected": question["answers"][1 - suits],
+                    "tier": "situational" if situational else tier,
+                    "mirror": f"{couple}-q{n}-{'ba'[side]}",
+                    "split": self.split,
+                    "topic": question["topic"],
+                    "axis": asked,
+                    "bearing_posts": bearing,
+                }
+
+    def _history(
+        self,
+        bank: Bank,
+        user: str,
+        poles: dict[str, int],
+        asked: str,
+        taken: frozenset[str],
+        exceptions: list[Row] | None,
+    ) -> tuple[str, list[Row], list[str], str]:
+        """A user's posts in order, the ids of those that bear on the asked axis, and whether one states its pole.
+
+        `exceptions` to the asked axis are given where the questions are about them, and drawn otherwise.
+        """
+        dice = Dice(self.seed, user)
+        posts: list[tuple[str, Row]] = []
+        for name, side in poles.items():
+            pole = bank.axes[name]["poles"][side]
+            evidence = draw_posts(dice, pole["evidence"], taken)
+            posts += [(name, post) for post in evidence[: dice.pick(POSTS_PER_AXIS)]]
+            if name == asked and exceptions is not None:
+                posts += [(name, post) for post in exceptions]
+            elif dice.random() < EXCEPTION:
+                posts += [(name, post) for post in draw_posts(dice, pole["exceptions"], taken)[:1]]
+        length = max(dice.pick(HISTORY), len(posts))
+        neutral = draw_posts(dice, bank.neutral, taken)
+        posts += [("", post) for post in neutral[: length - len(posts)]]
+        day = LAST_DAY - timedelta(days=dice.pick(range(21)))
+        profile: list[Row] = []
+        bearing, stated = [], False
+        for n, (name, post) in enumerate(dice.shuffled(posts), 1):
+            made = {"id": f"{user}-{n:02}", "category": "", "text": post["text"]}
+            made["date"] = (day - timedelta(days=9 * (len(posts) - n) + dice.pick(range(9)))).isoformat()
+            profile.append(made)
+            if name == asked:
+                bearing.append(made["id"])
+                stated = stated or post.get("kind") == "stated"
+        return user, profile, bearing, "stated" if stated else "implied"

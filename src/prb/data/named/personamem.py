@@ -1,8 +1,8 @@
 """PersonaMem (arXiv 2504.14225) and PersonaMem-v2: simulated users, long chats, four answers to the next message.
 
-The chat before the question is the user's history: by default every message of theirs is a post, so that the conditions
-`none` and `shuffled` take it away. `chat=context` shows the whole conversation as turns instead, as the official
-evaluation does; then even `none` knows the user.
+The chat before the question is the user's history: by default every message of theirs is a post, so that the
+conditions `none` and `shuffled` take it away. `chat=context` shows the whole conversation as turns instead, as the
+official evaluation does; then even `none` knows the user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import orjson
 
-from prb.data.rows import (
+from prb.data.schema import (
     BadRow,
     ConvertedSource,
     conversation,
@@ -38,30 +38,27 @@ OPTION = re.compile(r"^\(([a-z])\)\s*", re.IGNORECASE)
 _CONTEXT_ID = re.compile(rb'\s*\{\s*"([^"]+)"\s*:')
 
 
-@dataclass(frozen=True)
-class Settings:
-    size: Literal["32k", "128k", "1M"] = "32k"
-    """Length of the chats in tokens."""
-    chat: Literal["posts", "context"] = "posts"
-    """What the chat before the question becomes."""
-
-
 @DATASETS.register("personamem")
-def personamem(path: str, settings: Settings) -> Source:
+def personamem(
+    path: str, size: Literal["32k", "128k", "1M"] = "32k", chat: Literal["posts", "context"] = "posts"
+) -> Source:
     """The reply that fits what the user said in a long chat against three others: version 1 or 2, a folder or a CSV."""
     root = folder_of(path, "personamem")
-    names = (f"questions_{settings.size}.csv", "benchmark/text/benchmark.csv", "benchmark.csv")
+    names = (f"questions_{size}.csv", "benchmark/text/benchmark.csv", "benchmark.csv")
     questions = next((root / name for name in names if (root / name).is_file()), None) if root.is_dir() else root
     if questions is None:
         raise BadInput(f"dataset 'personamem': {path} holds none of {', '.join(names)}")
-    convert = Questions(questions, settings).pair
-    return ConvertedSource(spec_name("personamem", path, settings), file_source(questions), convert)
+    name = spec_name(personamem, path, size=size, chat=chat)
+    return ConvertedSource(name, file_source(questions), PersonaMem(questions, size, chat).pair)
 
 
 @dataclass(frozen=True)
-class Questions:
+class PersonaMem:
     path: Path
-    settings: Settings
+    size: str
+    """Length of the chats in tokens."""
+    chat: str
+    """What the chat before the question becomes."""
 
     def pair(self, row: Row, at: RawRow) -> Iterator[RawRow]:
         yield self._version_2(row, at) if "user_query" in row else self._version_1(row, at)
@@ -79,11 +76,9 @@ class Questions:
         end = text(row, "end_index_in_shared_context").strip()
         if not end.isdecimal() or len(end) > 9:
             raise BadRow("`end_index_in_shared_context` must be an integer")
-        name = identifier(row, "shared_context_id")
+        name, user = identifier(row, "shared_context_id"), f"persona{identifier(row, 'persona_id')}"
         if name not in self._offsets:
             raise BadRow(f"`shared_context_id` {name!r} is not in {self._contexts.name}")
-        chat = _shared_context(self._contexts, self._offsets[name], name)[: int(end)]
-        user = f"persona{identifier(row, 'persona_id')}"
         return pair(
             at,
             id=identifier(row, "question_id"),
@@ -93,13 +88,13 @@ class Questions:
             rejected=list(options.values()),
             category=text(row, "question_type"),
             topic=row.get("topic"),
-            **self._history(chat, user),
+            **self._history(_read_chat(self._contexts, name, self._offsets[name])[: int(end)], user),
         )
 
     def _version_2(self, row: Row, at: RawRow) -> RawRow:
         query = literal(field(row, "user_query"))
         asked = conversation([query] if isinstance(query, dict) else query, "user_query")
-        user, link = f"persona{identifier(row, 'persona_id')}", f"chat_history_{self.settings.size}_link"
+        user, link = f"persona{identifier(row, 'persona_id')}", f"chat_history_{self.size}_link"
         chat = text(row, link)  # links begin at the root of the dataset, which is a folder above the CSV
         path = next((p / chat for p in self.path.parents[:4] if (p / chat).is_file()), None)
         if path is None or Path(chat).is_absolute() or ".." in Path(chat).parts:
@@ -117,54 +112,43 @@ class Questions:
             rubric_aspects=[{"aspect": preference}] if preference else [],
             narrative=preference,
             groups={key: str(row[key]) for key in ("updated", "who") if row.get(key)},
-            **self._history(_chat_file(path), user),
+            **self._history(_read_chat(path, "chat_history"), user),
         )
 
     def _history(self, chat: Any, user: str) -> dict[str, Any]:
         messages = [turn for turn in turns(chat, "chat history") if turn["text"].strip()]
-        if self.settings.chat == "context":
+        if self.chat == "context":
             return {"context": messages}
         return {"profile": posts([turn["text"] for turn in messages if turn["role"] != "assistant"], user, "chat")}
+
+    @property
+    def _contexts(self) -> Path:
+        return self.path.with_name(self.path.stem.replace("questions", "shared_contexts") + ".jsonl")
 
     @cached_property
     def _offsets(self) -> dict[str, int]:
         """Where the line of each shared context begins."""
-        path = self._contexts
-        if not path.is_file():
-            raise BadInput(f"dataset 'personamem': {path} does not exist")
+        if not self._contexts.is_file():
+            raise BadInput(f"dataset 'personamem': {self._contexts} does not exist")
         offsets, at = {}, 0
-        with path.open("rb") as file:
+        with self._contexts.open("rb") as file:
             for line in file:
                 if match := _CONTEXT_ID.match(line):
                     offsets[match[1].decode()] = at
                 at += len(line)
         return offsets
 
-    @property
-    def _contexts(self) -> Path:
-        return self.path.with_name(self.path.stem.replace("questions", "shared_contexts") + ".jsonl")
-
 
 @lru_cache(maxsize=2)  # several questions in a row share one
-def _shared_context(path: Path, offset: int, name: str) -> list[Any]:
+def _read_chat(path: Path, name: str, offset: int | None = None) -> list[Any]:
+    """The messages of a chat: a line of a file, or a file of its own, which may hold nothing but them."""
     with path.open("rb") as file:
-        file.seek(offset)
+        file.seek(offset or 0)
         try:
-            messages = orjson.loads(file.readline())[name]
+            chat = orjson.loads(file.read() if offset is None else file.readline())
         except orjson.JSONDecodeError:
-            raise BadRow(f"`shared_context_id` {name!r} is broken JSON in {path.name}") from None
+            raise BadRow(f"the chat {name!r} in {path.name} is broken JSON") from None
+    messages = chat.get(name) if isinstance(chat, dict) else chat
     if not isinstance(messages, list):
-        raise BadRow(f"`shared_context_id` {name!r} must be a list of messages in {path.name}")
-    return messages
-
-
-@lru_cache(maxsize=2)
-def _chat_file(path: Path) -> list[Any]:
-    try:
-        data = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError:
-        raise BadRow(f"the chat in {path.name} is broken JSON") from None
-    messages = data.get("chat_history") if isinstance(data, dict) else data
-    if not isinstance(messages, list):
-        raise BadRow(f"the chat in {path.name} must be a list of messages")
+        raise BadRow(f"the chat {name!r} in {path.name} must be a list of messages")
     return messages

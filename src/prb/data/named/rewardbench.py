@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prb.data.rows import ConvertedSource, spec_name
+from prb.data.schema import ConvertedSource, spec_name
 from prb.data.source import DATASETS, RawRow, Row, Source, dict_row, open_rows
 
 
@@ -16,7 +16,7 @@ from prb.data.source import DATASETS, RawRow, Row, Source, dict_row, open_rows
 def rewardbench(path: str) -> Source:
     """A general-quality benchmark in RewardBench's format, 1 or 2 (path=FILE, a folder or hub:owner/name): no users."""
     source = open_rows(path)
-    return ConvertedSource(spec_name("rewardbench", source.name), source, _row)
+    return ConvertedSource(spec_name(rewardbench, source.name), source, _row)
 
 
 def _row(row: Row, at: RawRow) -> Iterator[RawRow]:

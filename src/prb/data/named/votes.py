@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from prb.data.polls import Ballot, Poll, PollSource, PollVoting, collect
-from prb.data.rows import (
+from prb.data.schema import (
+    SYNONYMS,
     BadRow,
     about,
     are_messages,
@@ -27,14 +27,14 @@ from prb.data.rows import (
     items,
     literal,
     messages_or_text,
+    plain,
     spec_name,
     split_of,
     text,
     turns,
 )
-from prb.data.schema import SYNONYMS, plain
 from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
-from prb.data.votes import Vote, VoteSource
+from prb.data.votes import Ballot, Poll, PollSource, PollVoting, Vote, VoteSource, collect
 from prb.errors import BadInput, BadSpec
 from prb.registry import Spec
 
@@ -97,7 +97,7 @@ def votes(path: str, columns: Columns, voting: TableVoting) -> Source:
         if len(given) > 1:
             raise BadSpec(f"dataset 'votes': {' and '.join(given)} cannot be combined")
     source = open_rows(path)
-    name = spec_name("votes", source.name, columns, voting)
+    name = spec_name(votes, source.name, columns, voting)
     if not columns.item and not columns.items:
         return VoteSource(name, source, partial(_votes, columns), voting)
 

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import expit
 
 from prb.config import Count, Positive
-from prb.data.polls import KINDS
+from prb.data.votes import KINDS
 from prb.errors import BadInput
 from prb.hashing import text_digest
 from prb.models.personal.features import Features, features_of
