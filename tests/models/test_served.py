@@ -14,7 +14,7 @@ from prb.engine.chat import Chat
 from prb.errors import BadInput, BadSpec, Unreachable
 from prb.llm.endpoint import Backoff
 from prb.models import MODELS
-from prb.models.served import About, as_texts, dialect_of
+from prb.models.served import About, dialect_of
 from prb.types import Ask, Failure, Query, Scorer, is_remote
 from tests import tiny
 from tests.models.reward_server import LIMIT, RewardServer, inputs, serve_rewards, worth
@@ -60,14 +60,18 @@ def expected(words: Any, asks: list[Ask] = ASKS) -> list[float]:
     return [worth(Chat(words).text(ask.query, ask.answer).ids) for ask in asks]
 
 
-@pytest.mark.parametrize("api", ["vllm", "sglang", "tei"])
-def test_every_server_gives_the_raw_logits_of_our_own_tokens(api: str, server: Any, words: Any, folder: str) -> None:
-    one = server(api)
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("named", [True, False])
+def test_every_server_gives_the_raw_logits_of_our_own_tokens(
+    kind: str, named: bool, server: Any, words: Any, folder: str
+) -> None:
+    one = server(kind)
     with serve_rewards(one) as url:
-        assert make(url, api=api, tokenizer=folder).score(ASKS) == expected(words)
-    sent = inputs(one.bodies[-1])[0]
-    ids = words(*sent)["input_ids"] if api == "tei" else sent
+        model = make(url, tokenizer=folder, **({"api": kind} if named else {}))
+        assert model.score(ASKS) == expected(words)
+    ids = inputs(one.bodies[-1])[0]
     assert (ids[0], ids.count(words.bos_token_id)) == (words.bos_token_id, 1)
+    assert model.fingerprint.startswith(f"served-{kind}-")
 
 
 def test_a_head_that_vllm_runs_on_every_token_is_read_at_the_last(server: Any, words: Any) -> None:
@@ -81,14 +85,6 @@ def test_a_head_that_vllm_runs_on_every_token_is_read_at_the_last(server: Any, w
 
     with serve_rewards(server(fault=every_token)) as url:
         assert make(url, api="vllm-tokens").score(ASKS) == expected(words)
-
-
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "tei"])
-def test_the_kind_of_server_is_found_out(kind: str, server: Any, words: Any, folder: str) -> None:
-    with serve_rewards(server(kind)) as url:
-        model = make(url, tokenizer=folder)
-        assert model.score(ASKS[:2]) == expected(words)[:2]
-    assert model.fingerprint.startswith(f"served-{kind}-")
 
 
 def test_a_prb_server_is_sent_queries_as_they_are(server: Any) -> None:
@@ -135,7 +131,7 @@ def test_without_its_server_rows_fail_and_no_number_is_made_up(server: Any) -> N
         make(url)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "tei"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_a_reward_that_is_not_a_number_fails_alone(kind: str, server: Any, words: Any, folder: str) -> None:
     poison = list(Chat(words).text(*ASKS[1]).ids)
     one = server(kind, reward=lambda ids: math.nan if list(ids) == poison else worth(ids))
@@ -197,9 +193,7 @@ def test_a_reply_about_anything_else_is_no_score(reply: Any, server: Any) -> Non
         one.fault = lambda *_: (200, reply)
         scores = model.score(ASKS[:2])
     assert all(isinstance(score, Failure) and score.kind in ("transient", "fatal") for score in scores)
-    assert all(
-        "unreadable reply, expected one list of logits per text" in str(s) or "changed" in str(s) for s in scores
-    )
+    assert all("unreadable reply" in str(s) or "changed" in str(s) for s in scores)
 
 
 def test_a_server_that_begins_to_give_two_logits_is_not_scored_on(server: Any, words: Any) -> None:
@@ -298,31 +292,10 @@ def test_a_wrong_spec_is_one_line(options: str, why: str) -> None:
 )
 def test_vllm_is_asked_for_raw_logits(version: str, api: Any, path: str) -> None:
     dialect = dialect_of(About(kind="vllm", model="rm", version=version), api)
-    assert (dialect.path, dialect.write([[1]])["use_activation"]) == (path, False)
+    assert (dialect.path, dialect.settings["use_activation"]) == (path, False)
 
 
 @pytest.mark.parametrize("version", ["0.9.2", "0.14.0"])
 def test_releases_that_cannot_do_it_are_refused(version: str) -> None:
     with pytest.raises(BadInput, match=version):
         dialect_of(About(kind="vllm", model="rm", version=version), "auto")
-
-
-def test_labels_of_tei_are_put_in_the_order_of_the_head() -> None:
-    about = About(kind="tei", model="rm", labels=("bad", "good"))
-    reply = [[{"label": "good", "score": 2.0}, {"label": "bad", "score": -1.0}]]
-    assert dialect_of(about, "auto").logits(reply, 1) == [[-1.0, 2.0]]
-    assert (
-        dialect_of(about, "auto").logits([[{"label": "good", "score": 1.0}, {"label": "?", "score": 0.0}]], 1) is None
-    )
-
-
-def test_a_text_for_a_server_that_tokenizes_is_exactly_what_we_tokenized() -> None:
-    from prb.engine.chat import TwoTexts
-
-    encoder = tiny.tokenizer(None, encoder=True)
-    encoder.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
-    text = TwoTexts(encoder).texts(QUERIES[0], ["A book."])[0]
-    parts = as_texts(encoder, text)
-    assert parts is not None
-    assert len(parts) == 2
-    assert encoder(*parts)["input_ids"] == list(text.ids)

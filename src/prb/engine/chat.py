@@ -257,9 +257,6 @@ def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> Iterator[
 class AnswerScorer:
     """A scorer made from a reader and a function of grouped texts; equal texts of a batch are scored once."""
 
-    remote = False
-    """Whether texts leave the machine."""
-
     def __init__(
         self,
         reader: Reader,
@@ -268,8 +265,10 @@ class AnswerScorer:
         fingerprint: str,
         limit: int,
         execution: str = "",
+        remote: bool = False,
     ) -> None:
-        self.fingerprint, self.execution = fingerprint, execution
+        """`remote`: whether texts leave the machine."""
+        self.fingerprint, self.execution, self.remote = fingerprint, execution, remote
         self._reader, self._compute, self._limit = reader, compute, limit
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:

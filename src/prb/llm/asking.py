@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from prb.llm import LLM, Chat, Completion, Request, Sampling
 from prb.types import Failure, Turn
@@ -65,6 +66,19 @@ def answer_token(tokens: Sequence[str]) -> int | None:
     return next((n for n, end in enumerate(accumulate(map(len, tokens))) if end > begin), None)
 
 
+def top_logprobs(token: Any) -> dict[str, float]:
+    """Log-probabilities of a token and its alternatives, as the OpenAI protocol lists them; of a token that is spelled
+    twice the likelier one."""
+    first: dict[str, float] = {}
+    match token:
+        case {"top_logprobs": [*top]}:
+            for entry in (*top, token):
+                match entry:
+                    case {"token": str(text), "logprob": int() | float() as logprob} if not math.isnan(logprob):
+                        first[text] = max(float(logprob), first.get(text, -math.inf))
+    return first
+
+
 T = TypeVar("T")
 Reader = Callable[[Completion], T | Failure | None]
 """The value of a reply; `None` if it cannot be read, a failure if asking again would not help."""
@@ -103,24 +117,20 @@ def ask(
     readers = [read] * len(prompts) if callable(read) else read
     chats = [(Turn("user", prompt),) if isinstance(prompt, str) else prompt for prompt in prompts]
     attempts = [[reply] for reply in llm.complete([Request(chat, sampling) for chat in chats])]
-    values = [_read(reply, reader) for (reply,), reader in zip(attempts, readers, strict=True)]
+
+    def value_of(n: int) -> T | Failure | None:
+        reply = attempts[n][-1]
+        return reply if isinstance(reply, Failure) else readers[n](reply)
+
+    values = [value_of(n) for n in range(len(prompts))]
     unreadable = [n for n, value in enumerate(values) if value is None]
     if unreadable:
         again = replace(sampling, seed=sampling.seed + 1)
-        second = llm.complete([Request(_with_reminder(chats[n], reminder), again) for n in unreadable])
-        for n, reply in zip(unreadable, second, strict=True):
+        reminded = [(*chats[n][:-1], Turn(chats[n][-1].role, f"{chats[n][-1].text}\n\n{reminder}")) for n in unreadable]
+        for n, reply in zip(unreadable, llm.complete([Request(chat, again) for chat in reminded]), strict=True):
             attempts[n].append(reply)
-            values[n] = _read(reply, readers[n])
+            values[n] = value_of(n)
     return [_result(value, replies, missing, reminder) for value, replies in zip(values, attempts, strict=True)]
-
-
-def _read(reply: Completion | Failure, reader: Reader[T]) -> T | Failure | None:
-    return reply if isinstance(reply, Failure) else reader(reply)
-
-
-def _with_reminder(chat: Chat, reminder: str) -> Chat:
-    *before, (role, text) = chat
-    return *before, Turn(role, f"{text}\n\n{reminder}")
 
 
 def _result(

@@ -20,11 +20,11 @@ import re
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from itertools import count
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -36,7 +36,7 @@ from prb.config import NonNegative, Positive, Size
 from prb.errors import BadInput, BadSpec, MissingExtra
 from prb.failures import Breaker
 from prb.llm import LLM, LLMS, Completion, JsonObject, Request, options_suffix
-from prb.llm.asking import answer_token
+from prb.llm.asking import answer_token, top_logprobs
 from prb.redact import redact, remember_secret
 from prb.types import Failure, FailureKind
 
@@ -79,13 +79,6 @@ def address_of(parts: SplitResult) -> str:
     port = "" if parts.port in (None, usual) else f":{parts.port}"
     host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
     return f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def read_key(name: str, *, needed: bool, use: str) -> str:
@@ -176,22 +169,21 @@ def retry_after(header: str | None, now: float) -> float:
 
 
 class Limiter:
-    """How many requests may be in flight: one more after each success, half as many on overload, from 1 to `most`.
+    """How many requests may be in flight, from 1 to `most`: one more after each success, half as many on overload.
 
     It is halved at most once per round: requests sent before the halving, and the first ones after it, say nothing
-    about the new limit. Where overload keeps coming back, growth is slower, so that a busy server is not hammered.
+    about the new limit. After the first overload it grows more slowly, so that a busy server is not hammered.
     """
 
     def __init__(self, most: int, start: int = 16) -> None:
         self.active = 0
-        self._most = most
+        self._most, self._growth = most, 1.0
         self._limit = float(min(start, most))
-        self._overloads = 0.0
-        """Share of overload among the last 64 or so requests."""
+        self._slots, self._places = asyncio.Semaphore(self.limit), self.limit
+        """Free slots, and all slots; while there are too many, those that are left are not used again."""
         self._sent = 0
         self._cut = 0
         """The last request that says nothing about the limit since it was halved: one round after the halving."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def limit(self) -> int:
@@ -199,38 +191,22 @@ class Limiter:
 
     async def enter(self) -> int:
         """Wait for a slot, first come first served; the ticket is for `leave`."""
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self._admit()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._free()
-            raise
+        await self._slots.acquire()
+        self.active += 1
         self._sent += 1
         return self._sent
 
     def leave(self, ticket: int, *, ok: bool = False, overloaded: bool = False) -> None:
-        if ok or overloaded:
-            self._overloads += (overloaded - self._overloads) / 64
         if overloaded and ticket > self._cut:
-            self._limit = max(1.0, self._limit / 2)
+            self._limit, self._growth = max(1.0, self._limit / 2), 0.1
             self._cut = self._sent + self.limit
         elif ok:
-            self._limit = min(self._most, self._limit + max(0.1, 1 - 4 * self._overloads))
-        self._free()
-
-    def _free(self) -> None:
+            self._limit = min(self._most, self._limit + self._growth)
         self.active -= 1
-        self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting and self.active < self.limit:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self.active += 1
-                turn.set_result(None)
+        self._places -= 1
+        while self._places < self.limit:
+            self._places += 1
+            self._slots.release()
 
 
 class Client:
@@ -255,7 +231,9 @@ class Client:
         backoff: Backoff = BACKOFF,
     ) -> None:
         parts = check_url(url, f"{use}: {option}", example)
-        self.address, self.remote = address_of(parts), not is_loopback(str(parts.hostname))
+        self.address, self.remote = address_of(parts), str(parts.hostname) != "localhost"
+        with contextlib.suppress(ValueError):  # a name
+            self.remote = not ipaddress.ip_address(str(parts.hostname)).is_loopback
         self.timeout = timeout
         try:
             import httpx2 as httpx
@@ -326,8 +304,7 @@ class Client:
         self, ask: A, attempt: Callable[[A], Awaitable[T | Failure | Retry]], breaker: Breaker
     ) -> T | Failure:
         """Try until there is an answer, a refusal, or no point in trying again; the reply moves the limit."""
-        tries = 0
-        while True:
+        for tries in count(1):
             ticket = await self._limiter.enter()
             reply: T | Failure | Retry | None = None
             try:
@@ -337,12 +314,11 @@ class Client:
                 self._limiter.leave(ticket, ok=not isinstance(reply, Retry | Failure | None), overloaded=overloaded)
             if not isinstance(reply, Retry):
                 return reply
-            tries += 1
-            if reply.asked > LONGEST_WAIT:
-                return Failure("endpoint failed", f"asks to wait {reply.asked:.0f} s: {reply.why}", kind=reply.kind)
-            if tries > self._retries:
-                return Failure("endpoint failed", f"after {tries} tries: {reply.why}", kind=reply.kind)
+            if reply.asked > LONGEST_WAIT or tries > self._retries:
+                asked = f"asks to wait {reply.asked:.0f} s" if reply.asked > LONGEST_WAIT else f"after {tries} tries"
+                return Failure("endpoint failed", f"{asked}: {reply.why}", kind=reply.kind)
             await asyncio.sleep(self._backoff.wait(tries, self._rng, reply.asked))
+        raise AssertionError
 
     async def exchange(self, method: str, path: str, body: Any = None) -> Response | Retry | Failure:
         """One request and its reply, whatever its status."""
@@ -350,28 +326,25 @@ class Client:
             content = None if body is None else orjson.dumps(body)
         except TypeError as error:  # such as a lone surrogate
             return Failure("request cannot be sent", clean(str(error)))
+        received = bytearray()
         try:
-            async with asyncio.timeout(2 * self.timeout):  # the library's own timeout only limits silence
-                return await self._send(method, path, content)
+            async with (
+                asyncio.timeout(2 * self.timeout),  # the library's own timeout only limits silence
+                self._http.stream(method, path, content=content) as response,
+            ):
+                async for part in response.aiter_bytes():
+                    received += part
+                    if len(received) > MAX_REPLY:
+                        return Failure("reply too long", f"more than {MAX_REPLY // 2**20} MB")
+            return Response(response.status_code, bytes(received), response.headers.get("retry-after"))
         except self._httpx.ConnectTimeout:
             return Retry("no connection in time", kind="fatal")
-        except (self._httpx.TimeoutException, TimeoutError) as error:
-            whole = "no whole reply" if isinstance(error, TimeoutError) else "no reply"
-            seconds = self.timeout * (2 if isinstance(error, TimeoutError) else 1)
-            return Retry(f"{whole} within {seconds:g} s", overloaded=True)
+        except (self._httpx.TimeoutException, TimeoutError):
+            return Retry(f"no whole reply, or none, within {self.timeout:g} s", overloaded=True)
         except self._httpx.HTTPError as error:
             refused = isinstance(error, self._httpx.ConnectError)
             why = clean(f"connection: {str(error) or type(error).__name__}")
             return Retry(why, kind="fatal" if refused else "transient")
-
-    async def _send(self, method: str, path: str, content: bytes | None) -> Response | Failure:
-        async with self._http.stream(method, path, content=content) as response:
-            received = bytearray()
-            async for part in response.aiter_bytes():
-                received += part
-                if len(received) > MAX_REPLY:
-                    return Failure("reply too long", f"more than {MAX_REPLY // 2**20} MB")
-            return Response(response.status_code, bytes(received), response.headers.get("retry-after"))
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop, http: Any) -> None:
@@ -534,24 +507,31 @@ class Endpoint:
 
     def _read(self, request: Request, content: bytes) -> Completion | Failure | Retry:
         data = parse(content)
-        choice, usage = first_choice(data), usage_of(data)
-        if choice is None:
-            if usage:
-                self._budget.charge(*usage)
-            return Retry(f"no completion in the reply, expected choices[0].message.content: {message_of(content)}")
-        text, why_empty = text_of(choice)
+        usage = usage_of(data)
+        match data:
+            case {"choices": [{"message": {"content": str() | None} | {"refusal": str()} as message} as choice, *_]}:
+                pass
+            case _:
+                if usage:
+                    self._budget.charge(*usage)
+                return Retry(f"no completion in the reply, expected choices[0].message.content: {message_of(content)}")
+        text, reason = message.get("content") or "", choice.get("finish_reason")
         prompt, completion = usage or (tokens_of(*(m.text for m in request.chat)), tokens_of(text))
         cost = self._budget.charge(prompt, completion)
         first = first_token(choice)
-        if why_empty and not (first and why_empty.reason == "empty reply"):
-            return Failure(why_empty.reason, clean(why_empty.detail), prompt, completion, cost)
+        if message.get("refusal"):
+            return Failure("refused", clean(str(message["refusal"])), prompt, completion, cost)
+        if reason == "content_filter":
+            return Failure("stopped by the endpoint's content filter", "", prompt, completion, cost)
+        if not text and not first:
+            return Failure("empty reply", clean(f"finish_reason {reason}"), prompt, completion, cost)
         return Completion(
             text=redact(text),
             prompt_tokens=prompt,
             completion_tokens=completion,
             cost=cost,
             first=first,
-            truncated=choice.get("finish_reason") == "length",
+            truncated=reason == "length",
         )
 
 
@@ -581,29 +561,9 @@ def request_body(
     return {**extra, **{key: value for key, value in body.items() if key not in rejected}}
 
 
-def first_choice(data: Any) -> Mapping[str, Any] | None:
-    match data:
-        case {"choices": [{"message": {"content": str() | None} | {"refusal": str()}} as choice, *_]}:
-            return dict(choice)
-    return None
-
-
-def text_of(choice: Mapping[str, Any]) -> tuple[str, Failure | None]:
-    """The text, and what is wrong with it if it is not an answer."""
-    message, reason = choice["message"], choice.get("finish_reason")
-    text = message.get("content") or ""
-    if message.get("refusal"):
-        return text, Failure("refused", str(message["refusal"]))
-    if reason == "content_filter":
-        return text, Failure("stopped by the endpoint's content filter")
-    return text, None if text else Failure("empty reply", f"finish_reason {reason}")
-
-
 def first_token(choice: Mapping[str, Any]) -> dict[str, float]:
-    """Log-probabilities of the answer's first token; a token spelled twice keeps the likelier one.
-
-    Servers that take the thinking out of the text still list its tokens here.
-    """
+    """Log-probabilities of the answer's first token. Servers that take the thinking out of the text still list its
+    tokens here."""
     match choice.get("logprobs"):
         case {"content": [_, *_] as tokens}:
             pass
@@ -616,15 +576,7 @@ def first_token(choice: Mapping[str, Any]) -> dict[str, float]:
         answer = (message.get("content") or "").strip()
         places = range(len(spelled)) if answer else ()
         at = next((n for n in places if spelled[n].strip() and "".join(spelled[n:]).strip() == answer), None)
-    match None if at is None else tokens[at]:
-        case {"top_logprobs": [*top]} as chosen:
-            first: dict[str, float] = {}
-            for entry in (*top, chosen):
-                match entry:
-                    case {"token": str(token), "logprob": int() | float() as logprob} if not math.isnan(logprob):
-                        first[token] = max(float(logprob), first.get(token, -math.inf))
-            return first
-    return {}
+    return {} if at is None else top_logprobs(tokens[at])
 
 
 def usage_of(data: Any) -> tuple[int, int] | None:

@@ -24,7 +24,7 @@ from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, PLAIN_TEMPLATE
 from prb.errors import BadInput, MissingExtra
 from prb.llm import LLM, LLMS, Chat, Completion, Request
-from prb.llm.asking import answer_token
+from prb.llm.asking import answer_token, top_logprobs
 from prb.types import Failure
 from prb.weights import file_sha256, has_chat_template, resolve_gguf
 
@@ -90,9 +90,35 @@ class LlamaCpp:
         return tokens if isinstance(tokens, Failure) else tokens["tokens"]
 
     def _reply(self, tokens: list[int], request: Request) -> Completion | Failure:
-        failure = self._read(tokens) if tokens != self._held else None
-        reply = failure or self._call({**_body(request, self._stop), "prompt": tokens, "cache_prompt": True})
-        return reply if isinstance(reply, Failure) else _completion(reply)
+        if tokens != self._held and (failure := self._read(tokens)):
+            return failure
+        sampling = request.sampling
+        body = {
+            "prompt": tokens,
+            "cache_prompt": True,
+            "max_tokens": sampling.max_tokens,
+            "stop": [*sampling.stop, *self._stop],
+            "samplers": ["temperature", "top_p"],  # and none of the other filters that llama.cpp applies by default
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": sampling.seed % 0xFFFFFFFF,  # the one seed left out means "a new one each time"
+        }
+        reply = self._call({**body, "logprobs": sampling.top_logprobs} if sampling.top_logprobs else body)
+        if isinstance(reply, Failure):
+            return reply
+        (choice,) = reply["choices"]
+        listed, start = (choice.get("logprobs") or {}).get("content") or [], choice["text"].encode()
+        at = answer_token([entry["token"] for entry in listed])
+        # tokens that are part of a character are left out of the list, so its first is not always the text's first
+        first = bytes(listed[0]["bytes"]) if listed else b""
+        aligned = first.startswith(start) or start.startswith(first)
+        return Completion(
+            text=choice["text"],
+            prompt_tokens=reply["usage"]["prompt_tokens"],
+            completion_tokens=reply["usage"]["completion_tokens"],
+            first=top_logprobs(listed[at]) if at is not None and aligned else {},
+            truncated=choice["finish_reason"] == "length",
+        )
 
     def _read(self, tokens: list[int]) -> Failure | None:
         """Into the slot, except for whole blocks that are there already."""
@@ -127,54 +153,13 @@ class LlamaCpp:
 
 
 def _checked(reply: Mapping[str, Any]) -> Mapping[str, Any] | Failure:
-    refusal = reply.get("error")
-    if refusal is None:
-        return reply
-    if refusal.get("type") == "exceed_context_size_error":
-        sizes = f"{refusal.get('n_prompt_tokens')} tokens, context {refusal.get('n_ctx')}"
-        return Failure("prompt longer than the context", sizes)
-    return Failure("llama.cpp refused the request", str(refusal.get("message", refusal)))
-
-
-def _body(request: Request, stop: tuple[str, ...]) -> dict[str, Any]:
-    sampling = request.sampling
-    body = {
-        "max_tokens": sampling.max_tokens,
-        "stop": [*sampling.stop, *stop],
-        "samplers": ["temperature", "top_p"],  # and none of the other filters that llama.cpp applies by default
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "seed": sampling.seed % 0xFFFFFFFF,  # the one seed left out means "a new one each time"
-    }
-    return {**body, "logprobs": sampling.top_logprobs} if sampling.top_logprobs else body
-
-
-def _completion(reply: Mapping[str, Any]) -> Completion:
-    (choice,) = reply["choices"]
-    text = choice["text"]
-    return Completion(
-        text=text,
-        prompt_tokens=reply["usage"]["prompt_tokens"],
-        completion_tokens=reply["usage"]["completion_tokens"],
-        first=_first_token(choice.get("logprobs"), text),
-        truncated=choice["finish_reason"] == "length",
-    )
-
-
-def _first_token(logprobs: Mapping[str, Any] | None, text: str) -> dict[str, float]:
-    """Of the answer. Tokens that are part of a character are left out of the list, so its first is not always the
-    text's first."""
-    tokens = (logprobs or {}).get("content") or []
-    if not tokens:
-        return {}
-    token, start = bytes(tokens[0]["bytes"]), text.encode()
-    at = answer_token([entry["token"] for entry in tokens])
-    if at is None or not (token.startswith(start) or start.startswith(token)):
-        return {}
-    first: dict[str, float] = {}
-    for candidate in tokens[at]["top_logprobs"]:
-        first.setdefault(candidate["token"], candidate["logprob"])  # parts of characters read alike; keep the likelier
-    return first
+    match reply.get("error"):
+        case None:
+            return reply
+        case {"type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": context}:
+            return Failure("prompt longer than the context", f"{tokens} tokens, context {context}")
+        case refusal:
+            return Failure("llama.cpp refused the request", str(refusal.get("message", refusal)))
 
 
 def _server(path: Path, threads: int, context: int, gpu_layers: int, template: str, key: str) -> Any:

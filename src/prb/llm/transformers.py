@@ -158,7 +158,10 @@ class Transformers:
     def _write(self, row: Row, logits: Tensor) -> None:
         sampling = row.request.sampling
         if sampling.top_logprobs and answer_is_next(row.begun + self._tokenizer.decode(row.written)):
-            row.first = self._top_logprobs(logits, sampling.top_logprobs)
+            best = logits.log_softmax(-1).topk(min(sampling.top_logprobs, len(logits)))
+            row.first = {}
+            for token, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+                row.first.setdefault(self._tokenizer.decode([token]), value)
         noise = None if row.generator is None else gumbel(len(logits), row.generator).to(logits)
         token = draw(logits, noise, sampling)
         row.written.append(token)
@@ -166,13 +169,6 @@ class Transformers:
             row.ended = "stop"
         elif len(row.written) >= row.limit:
             row.ended = "length"
-
-    def _top_logprobs(self, logits: Tensor, n: int) -> dict[str, float]:
-        best = logits.log_softmax(-1).topk(min(n, len(logits)))
-        first: dict[str, float] = {}
-        for token, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-            first.setdefault(self._tokenizer.decode([token]), value)
-        return first
 
     def _cut(self, row: Row) -> tuple[str, bool]:
         """The text up to the first stop string, and whether there is one."""
@@ -225,7 +221,14 @@ def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:
     scores = logits + sampling.temperature * noise
     if sampling.top_p >= 1:
         return int(scores.argmax())
-    share, tokens = _likeliest(logits / sampling.temperature, sampling.top_p)
+    # the likeliest tokens until they hold this much together: sorting all would take longer than a small model runs
+    scaled, size = logits / sampling.temperature, 256
+    while True:
+        falling, tokens = scaled.topk(min(size, len(scaled)))
+        share = (falling - scaled.logsumexp(-1)).exp()
+        if len(tokens) == len(scaled) or float(share[:-1].sum()) >= sampling.top_p:
+            break
+        size *= 8
     before = share.cumsum(-1) - share
     return int(tokens[scores[tokens].masked_fill((before >= sampling.top_p) & (before > 0), NEVER).argmax()])
 
@@ -236,15 +239,3 @@ def gumbel(size: int, generator: Generator) -> Tensor:
     # 64 bits: in 32 the rarest draws would be too common over a large vocabulary
     uniform = torch.rand(size, generator=generator, dtype=torch.float64)
     return -(-uniform.log()).log()
-
-
-def _likeliest(logits: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """Probabilities and ids of enough tokens to hold this much, likeliest first. Sorting all would take longer
-    than running a small model."""
-    total, size = logits.logsumexp(-1), 256
-    while True:
-        falling, tokens = logits.topk(min(size, len(logits)))
-        share = (falling - total).exp()
-        if len(tokens) == len(logits) or float(share[:-1].sum()) >= top_p:
-            return share, tokens
-        size *= 8

@@ -51,15 +51,6 @@ class Quirk:
         engine = [] if self.unsupported else ["engine (own code)" if self.remote_code else "engine"]
         return ", ".join([*engine, *self.servers]) or "plug-in"
 
-    @property
-    def among_logits(self) -> bool:
-        """Whether the reward is among the logits of a head, which is all that servers give."""
-        return self.read == "logits" and self.kind == "classifier"
-
-    def resolve(self, logit: Logit, input: Input) -> tuple[Logit, Layout]:
-        """The options of a spec, with what is known of the checkpoint in place of `auto`."""
-        return self.logit if logit == "auto" else logit, self.layout if input == "auto" else input
-
     def instead(self, path: str) -> str:
         """The command that works where the engine does not."""
         if "vLLM" in self.servers:
@@ -128,7 +119,7 @@ def classifier(
     logit: a single logit is the reward. Of several, `auto` and `softmax` take the log-odds of the last class, as the
     scripts of published benchmarks do; a number picks one. input: `chat` applies the model's chat template to user and
     assistant turns, `pair` gives prompt and answer as two texts, `auto` follows the catalogue, else chat.
-    url: a server that has the weights (vLLM, SGLang, text-embeddings-inference, prb serve).
+    url: a server that has the weights (vLLM, SGLang, prb serve).
     """
     if (path is None) == (serving.url is None):
         raise BadSpec("model 'classifier' needs path=… (weights) or url=… (a server)" + (", not both" if path else ""))
@@ -142,7 +133,7 @@ def classifier(
     from prb.engine.heads import FirstLogit, LastToken, OutputScore
 
     checkpoint = load_shared(path, quirk.kind, loading)
-    chosen, layout = quirk.resolve(logit, input)
+    chosen, layout = logit if logit != "auto" else quirk.logit, input if input != "auto" else quirk.layout
     heads: dict[str, Any] = {"logits": LastToken, "score": OutputScore, "first-logit": FirstLogit}
     head = heads[quirk.read](checkpoint)
     if isinstance(head, LastToken) and head.custom and head.outputs > 1 and chosen == "auto":
@@ -164,9 +155,9 @@ def _served(logit: Logit, input: Input, system: str | None, loading: Loading, se
     if server.about.kind == "prb":
         return PrbServer(server)
     quirk = quirk_of(server.about.source)
-    if not quirk.among_logits:
+    if quirk.read != "logits" or quirk.kind != "classifier":
         raise BadInput(f"{server.about.model}: its reward is not among the logits that a server gives; use path=…")
-    chosen, layout = quirk.resolve(logit, input)
+    chosen, layout = logit if logit != "auto" else quirk.logit, input if input != "auto" else quirk.layout
     per_token = quirk.per_token and server.about.kind == "vllm" and serving.api == "auto"
     return served_classifier(
         server,

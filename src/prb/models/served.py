@@ -1,6 +1,6 @@
 """Reward heads behind a server: `classifier?url=…`. Chats are rendered and tokenized here, logits come from there.
 
-vLLM, SGLang, text-embeddings-inference and `prb serve` are known. When a model is made, the server says what it is and
+vLLM, SGLang and `prb serve` are known. When a model is made, the server says what it is and
 scores a few short texts; a tokenizer that is not the server's is refused. Replies are read strictly: a list of another
 length, a missing index, a label nobody knows or another number of logits than before is no reply at all.
 """
@@ -8,7 +8,7 @@ length, a missing index, a label nobody knows or another number of logits than b
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,19 +23,16 @@ from prb.llm.endpoint import Client, Concurrency, Response, Retry, clean, parse,
 from prb.types import Ask, Failure, Query, Reward, Scorer
 from prb.weights import resolve_weights
 
-Kind = Literal["vllm", "sglang", "tei", "prb"]
-Api = Literal["auto", "vllm", "vllm-tokens", "sglang", "tei", "prb"]
+Kind = Literal["vllm", "sglang", "prb"]
+Api = Literal["auto", "vllm", "vllm-tokens", "sglang", "prb"]
 Get = Callable[[str], Awaitable[Any]]
 """GET a path: its JSON, or `None` where the server has no such route."""
-Input = Sequence[int] | Sequence[str]
-"""A text as token ids; as one string, or as two where the model reads pairs, for a server that tokenizes itself."""
 Logits = list[float]
 Layout = Literal["chat", "pair"]
 """Chat turns through the template, or prompt and answer as two texts."""
 
 BATCH = 64
-"""Texts per request, unless the server allows fewer."""
-TEI_BATCH = 32
+"""Texts per request."""
 OLDEST_VLLM = (0, 15)
 """The first release whose `/classify` takes token ids and gives raw logits."""
 MAX_VERSION = 64
@@ -46,7 +43,6 @@ PROBES = (
     ("Which is better, tea or coffee?", "!!!! no no no no"),
 )
 """Short texts that a server scores first."""
-EXPECTED = "one list of logits per text"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +73,6 @@ class Call(NamedTuple):
     path: str
     body: dict[str, Any]
     read: Callable[[Any], list[Any] | Failure | None]
-    expected: str = EXPECTED
 
 
 class Server:
@@ -102,8 +97,7 @@ class Server:
             why = clean(repr(error))
             raise BadInput(f"{self.client.address} describes itself in an unknown way: {why}") from None
         if about is None:
-            known = "vLLM, SGLang, text-embeddings-inference or prb serve"
-            expected = known if serving.api == "auto" else serving.api
+            expected = "vLLM, SGLang or prb serve" if serving.api == "auto" else serving.api
             raise BadInput(f"what answers at {self.client.address} is not {expected}")
         self.about = about
 
@@ -134,7 +128,7 @@ class Server:
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # in no shape we know
             value = None
         start = response.content[:200].decode("utf-8", "replace")
-        return Retry(clean(f"unreadable reply, expected {call.expected}: {start}")) if value is None else value
+        return Retry(clean(f"unreadable reply: {start}")) if value is None else value
 
 
 def served_classifier(
@@ -149,16 +143,23 @@ def served_classifier(
 ) -> Scorer:
     """`reward` makes one number of a head's logits, and `name` says how."""
     about = server.about
-    tokenizer = load_tokenizer(serving.tokenizer or about.tokenizer or about.source, loading)
+    source = serving.tokenizer or about.tokenizer or about.source
+    import transformers
+
+    try:
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
+            resolve_weights(source), revision=loading.revision, trust_remote_code=loading.trust_remote_code
+        )
+    except Exception as error:  # damaged or unusual files raise whatever their reader meets first
+        why = first_line(error)
+        raise BadInput(f"cannot load the tokenizer of {source}: {why}; tokenizer=… names a folder or hub id") from None
     reader = reader_of(tokenizer, layout, system)
-    head = ServedHead(server, dialect_of(about, serving.api), tokenizer, reward)
-    head.check([reader.texts(Query(question=question), [answer])[0] for question, answer in PROBES])
+    head = ServedHead(server, dialect_of(about, serving.api), reward)
+    head.check([reader.texts(Query(question=question), [answer])[0] for question, answer in PROBES], tokenizer)
     tokens = short_digest([tokenizer.chat_template, len(tokenizer)])
-    model = f"{identity(about)}-{tokens}-{layout}-{name}-{system or ''}"
     limit = shortest_limit(about.max_length, loading.max_length, getattr(tokenizer, "model_max_length", None))
-    scorer = AnswerScorer(reader, head.rewards, fingerprint=model, limit=limit)
-    scorer.remote = server.client.remote
-    return scorer
+    model = f"{identity(about)}-{tokens}-{layout}-{name}-{system or ''}"
+    return AnswerScorer(reader, head.rewards, fingerprint=model, limit=limit, remote=server.client.remote)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,9 +177,6 @@ class About:
     tokenizer: str = ""
     """Where it got the tokenizer, if elsewhere."""
     max_length: int | None = None
-    batch: int = BATCH
-    labels: tuple[str, ...] = ()
-    """Names of the logits in order, where replies name them."""
 
 
 async def describe(get: Get, api: Api, model: str) -> About | None:
@@ -190,20 +188,23 @@ async def describe(get: Get, api: Api, model: str) -> About | None:
         about = await get("/model_info") or await get("/get_model_info")
         if about and "model_path" in about:
             return _sglang(about, await get("/server_info") or await get("/get_server_info") or {}, model)
-    if kind in ("", "tei", "prb") and (info := await get("/info")):
-        if info.get("server") == "prb":
-            version = str(info["version"])[:MAX_VERSION]
-            return About(kind="prb", model=str(info["model"]), version=version, weights=str(info["fingerprint"]))
-        if "model_id" in info:
-            return _tei(info, model)
+    if kind in ("", "prb") and (info := await get("/info")) and info.get("server") == "prb":
+        version = str(info["version"])[:MAX_VERSION]
+        return About(kind="prb", model=str(info["model"]), version=version, weights=str(info["fingerprint"]))
     return None
+
+
+def _check_name(model: str, served: Collection[str]) -> None:
+    if model and model not in served:
+        raise BadInput(f"the server serves {', '.join(served) or 'no model'}, not {model}")
 
 
 def _vllm(version: str, listed: Any, model: str) -> About:
     cards = {str(card.get("id")): card for card in (listed or {}).get("data", [])}
-    card = cards.get(model or next(iter(cards), ""))
-    if card is None:
-        raise BadInput(_another_model(model, cards))
+    _check_name(model, cards)
+    if not cards:
+        raise BadInput("the server serves no model")
+    card = cards[model or next(iter(cards))]
     return About(
         kind="vllm",
         version=version,
@@ -215,8 +216,8 @@ def _vllm(version: str, listed: Any, model: str) -> About:
 
 def _sglang(about: dict[str, Any], server: dict[str, Any], model: str) -> About:
     name = str(server.get("served_model_name") or about["model_path"])
-    if model and model not in (name, about["model_path"]):
-        raise BadInput(_another_model(model, [name]))
+    if model != about["model_path"]:
+        _check_name(model, [name])
     if about.get("is_generation") is True:
         raise BadInput(f"SGLang serves {name} as a generator; start it with --is-embedding")
     return About(
@@ -230,35 +231,8 @@ def _sglang(about: dict[str, Any], server: dict[str, Any], model: str) -> About:
     )
 
 
-def _tei(info: dict[str, Any], model: str) -> About:
-    name = str(info["model_id"])
-    if model and model != name:
-        raise BadInput(_another_model(model, [name]))
-    kinds = info.get("model_type") or {}
-    classifier = kinds.get("classifier") or kinds.get("reranker")
-    if not classifier:
-        raise BadInput(f"text-embeddings-inference serves {name} for {', '.join(kinds)}, not as a classifier")
-    names = classifier.get("id2label") or {}
-    return About(
-        kind="tei",
-        version=str(info.get("version") or "")[:MAX_VERSION],
-        model=name,
-        dtype=str(info.get("model_dtype") or ""),
-        weights=str(info.get("model_sha") or ""),
-        source=name,
-        max_length=_count(info.get("max_input_length")),
-        batch=int(info.get("max_client_batch_size") or TEI_BATCH),
-        labels=tuple(names[key] for key in sorted(names, key=int)),
-    )
-
-
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
-
-
-def _another_model(model: str, served: Sequence[str] | dict[str, Any]) -> str:
-    names = ", ".join(served) or "no model"
-    return f"the server serves {names}, not {model}" if model else f"the server serves {names}"
 
 
 @dataclass(frozen=True)
@@ -266,14 +240,13 @@ class Dialect:
     """How a server is asked for the raw logits of several texts, and how its reply is read."""
 
     path: str
-    write: Callable[[Sequence[Input]], dict[str, Any]]
-    """Inputs → body."""
+    field: str
+    """Of the body, for the token ids of the texts."""
+    settings: dict[str, Any]
+    """The rest of the body."""
     read: Callable[[Any], list[Any] | None]
-    """Reply → what it says of each input, in order."""
+    """Reply → what it says of each text, in order."""
     model: str
-    labels: tuple[str, ...] = ()
-    takes_text: bool = False
-    """Whether the server tokenizes by itself."""
 
     def logits(self, reply: Any, n: int) -> list[Logits] | None:
         """The logits of each of `n` texts; `None` if the reply is not about these texts or from another model."""
@@ -282,39 +255,27 @@ class Dialect:
         rows = self.read(reply)
         if rows is None or len(rows) != n:
             return None
-        logits = [_numbers(_by_label(row, self.labels)) for row in rows]
+        logits = [_numbers(row) for row in rows]
         return logits if all(logits) else None  # type: ignore[return-value]
 
 
 def dialect_of(about: About, api: Api) -> Dialect:
     model = about.model
-    if about.kind == "tei":
-        return Dialect(
-            "/predict",
-            lambda inputs: {"inputs": [list(parts) for parts in inputs], "raw_scores": True, "truncate": False},
-            lambda reply: reply if isinstance(reply, list) else None,
-            model,
-            about.labels,
-            takes_text=True,
-        )
     if about.kind == "sglang":
-        return Dialect("/classify", lambda inputs: {"input_ids": list(inputs)}, _embeddings, model)
+        return Dialect("/classify", "input_ids", {}, _embeddings, model)
     release = re.match(r"(\d{1,9})\.(\d{1,9})", about.version)
     # a build from a checkout has no release number, or 0.1: taken for the newest
     if release and (0, 1) < (int(release[1]), int(release[2])) < OLDEST_VLLM:
         raise BadInput(f"/classify of vLLM {about.version} takes no token ids; 0.15 and later do")
     raw = {"model": model, "use_activation": False}
     if api == "vllm-tokens":
-        return Dialect(
-            "/pooling",
-            lambda inputs: {**raw, "input": list(inputs), "task": "token_classify"},
-            # the last token has read all others
-            lambda reply: [row[-1] for row in rows] if (rows := _indexed(reply, "data")) else None,
-            model,
-        )
-    return Dialect(
-        "/classify", lambda inputs: {**raw, "input": list(inputs)}, lambda reply: _indexed(reply, "probs"), model
-    )
+
+        def of_last_token(reply: Any) -> list[Any] | None:
+            """Which has read all others."""
+            return [row[-1] for row in rows] if (rows := _indexed(reply, "data")) else None
+
+        return Dialect("/pooling", "input", {**raw, "task": "token_classify"}, of_last_token, model)
+    return Dialect("/classify", "input", raw, lambda reply: _indexed(reply, "probs"), model)
 
 
 def _indexed(reply: Any, field: str) -> list[Any] | None:
@@ -329,17 +290,6 @@ def _indexed(reply: Any, field: str) -> list[Any] | None:
 def _embeddings(reply: Any) -> list[Any] | None:
     rows = reply if isinstance(reply, list) else [reply]
     return [row["embedding"] for row in rows] if all(isinstance(r, dict) and "embedding" in r for r in rows) else None
-
-
-def _by_label(row: Any, labels: tuple[str, ...]) -> Any:
-    """Scores that are named and come largest first, in the order of the head."""
-    match row:
-        case [{"label": _, "score": _}, *_]:
-            scores = {str(entry["label"]): entry["score"] for entry in row if isinstance(entry, dict)}
-            if len(scores) == len(row) == 1:
-                return list(scores.values())
-            return [scores[label] for label in labels] if set(scores) == set(labels) else None
-    return row
 
 
 def _numbers(value: Any) -> Logits | None:
@@ -361,117 +311,67 @@ def identity(about: About) -> str:
     return "-".join(filter(None, ("served", about.kind, about.version, name, about.weights, about.dtype)))
 
 
-def load_tokenizer(source: str, loading: Loading) -> Any:
-    import transformers
-
-    try:
-        return transformers.AutoTokenizer.from_pretrained(
-            resolve_weights(source), revision=loading.revision, trust_remote_code=loading.trust_remote_code
-        )
-    except Exception as error:  # damaged or unusual files raise whatever their reader meets first
-        why = first_line(error)
-        raise BadInput(f"cannot load the tokenizer of {source}: {why}; tokenizer=… names a folder or hub id") from None
-
-
 def reader_of(tokenizer: Any, layout: Layout, system: str | None) -> Chat | TwoTexts:
     return TwoTexts(tokenizer) if layout == "pair" else Chat(tokenizer, system=system)
-
-
-Place = tuple[int, int]
-"""Number of a group, and of a text in it."""
 
 
 class ServedHead:
     """Groups of texts → rewards. The answers to a query are one request, and requests are sent in the order of their
     tokens, so that equal beginnings follow one another in the server's prefix cache."""
 
-    def __init__(self, server: Server, dialect: Dialect, tokenizer: Any, reward: Callable[[Logits], float]) -> None:
-        self._server, self._dialect, self._tokenizer, self._reward = server, dialect, tokenizer, reward
+    def __init__(self, server: Server, dialect: Dialect, reward: Callable[[Logits], float]) -> None:
+        self._server, self._dialect, self._reward = server, dialect, reward
         self._width: int | None = None
         """How many logits the head has; a server that changes it has changed the model."""
 
     def rewards(self, groups: Sequence[Sequence[Text]]) -> list[list[float | Failure]]:
-        results: list[list[float | Failure]] = [
-            [Failure("the server would read other tokens")] * len(g) for g in groups
-        ]
-        parts: list[list[tuple[Place, Input]]] = []
+        results: list[list[Any]] = [[None] * len(group) for group in groups]
+        parts: list[list[tuple[int, int]]] = []
         for n, group in sorted(enumerate(groups), key=lambda entry: list(entry[1][0].ids)):
-            inputs = [((n, i), sent) for i, text in enumerate(group) if (sent := self._input(text)) is not None]
-            parts += chunks(inputs, self._server.about.batch)
+            parts += chunks([(n, i) for i in range(len(group))], BATCH)
         while parts:
-            replies = self._server.ask([self._call([sent for _, sent in part]) for part in parts])
-            again: list[list[tuple[Place, Input]]] = []
+            replies = self._server.ask([self._call([groups[n][i] for n, i in part]) for part in parts])
+            again: list[list[tuple[int, int]]] = []
             for part, reply in zip(parts, replies, strict=True):
-                if not isinstance(reply, Failure):
-                    rewards: list[float | Failure] = [self._reward(logits) for logits in reply]
-                elif len(part) > 1 and (reply.kind == "row" or "HTTP 500" in reply.detail):
-                    again += chunks(part, 1)  # to find the text to blame; some answer 500 if a score is not a number
-                    continue
+                if isinstance(reply, Failure):
+                    if len(part) > 1 and (reply.kind == "row" or "HTTP 500" in reply.detail):
+                        again += chunks(part, 1)  # to find the text to blame; some say 500 if a score is not a number
+                        continue
+                    values: list[Any] = [reply] * len(part)
                 else:
-                    rewards = [reply] * len(part)
-                for ((n, i), _), reward in zip(part, rewards, strict=True):
-                    results[n][i] = reward
+                    values = [self._reward(logits) for logits in reply]
+                for (n, i), value in zip(part, values, strict=True):
+                    results[n][i] = value
             parts = again
         return results
 
-    def _call(self, inputs: Sequence[Input]) -> Call:
+    def _call(self, texts: Sequence[Text]) -> Call:
         def read(reply: Any) -> list[Logits] | Failure | None:
-            logits = self._dialect.logits(reply, len(inputs))
+            logits = self._dialect.logits(reply, len(texts))
             widths = {len(row) for row in logits or ()}
             if logits is None or widths == {self._width or len(logits[0])}:
                 return logits
             why = f"{max(widths)} logits per text, {self._width} before: it serves another model now"
             return Failure("the server has changed", why, kind="fatal")
 
-        return Call(self._dialect.path, self._dialect.write(inputs), read)
+        tokens = {self._dialect.field: [list(text.ids) for text in texts]}
+        return Call(self._dialect.path, {**self._dialect.settings, **tokens}, read)
 
-    def _input(self, text: Text) -> Input | None:
-        return as_texts(self._tokenizer, text) if self._dialect.takes_text else list(text.ids)
-
-    def check(self, texts: Sequence[Text]) -> None:
-        """Whether the server gives logits for a few texts, of the same tokens as ours."""
-        inputs = [sent for text in texts if (sent := self._input(text)) is not None]
-        if len(inputs) < len(texts):
-            raise BadInput(
-                "this server tokenizes by itself, and its tokenizer cannot write what the chat template does"
-            )
-        for reply in self._server.ask([self._call([one]) for one in inputs]):
+    def check(self, texts: Sequence[Text], tokenizer: Any) -> None:
+        """Whether the server gives logits for a few texts, of the same tokens as ours. vLLM says how it tokenizes;
+        SGLang is trusted."""
+        for reply in self._server.ask([self._call([text]) for text in texts]):
             if isinstance(reply, Failure):
                 raise BadInput(f"{self._server.client.address} cannot be used: {reply}")
             self._width = len(reply[0])
-        self._check_tokenizer()
-
-    def _check_tokenizer(self) -> None:
-        """vLLM says how it tokenizes; others are trusted."""
         if self._server.about.kind != "vllm":
             return
         text = " ".join(part for probe in PROBES for part in probe)
         body = {"model": self._server.about.model, "prompt": text, "add_special_tokens": False}
-
-        def read(reply: Any) -> list[int]:
-            return list(reply.get("tokens") or []) if isinstance(reply, dict) else []
-
-        (reply,) = self._server.ask([Call("/tokenize", body, read, "token ids")])
-        if isinstance(reply, list) and reply and reply != self._tokenizer(text, add_special_tokens=False)["input_ids"]:
+        (tokens,) = self._server.ask([Call("/tokenize", body, lambda reply: list(reply.get("tokens") or []))])
+        ours = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if tokens and not isinstance(tokens, Failure) and tokens != ours:
             raise BadInput("the tokenizer is not the server's; tokenizer=… names the right one")
-
-
-def as_texts(tokenizer: Any, text: Text) -> Sequence[str] | None:
-    """One text, or two, that a tokenizer which adds its special tokens reads as exactly these ids; else `None`."""
-    ids = list(text.ids)
-    bare, whole = tokenizer("a", add_special_tokens=False)["input_ids"], tokenizer("a")["input_ids"]
-    at = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0)
-    before, after = at, len(whole) - at - len(bare)
-
-    def decode(part: Sequence[int]) -> str:
-        return str(tokenizer.decode(part, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    if text.types and 1 in text.types:
-        second = list(text.types).index(1)
-        parts = [decode(ids[before : second - after]), decode(ids[second : len(ids) - after])]
-    else:
-        parts = [decode(ids[before : len(ids) - after])]
-    return parts if list(tokenizer(*parts)["input_ids"]) == ids else None
 
 
 class PrbServer:
@@ -486,13 +386,11 @@ class PrbServer:
         positions: dict[Query, list[int]] = {}
         for n, ask in enumerate(asks):
             positions.setdefault(ask.query, []).append(n)
-        size = self._server.about.batch
-        parts = [(query, part) for query, places in positions.items() for part in chunks(places, size)]
+        parts = [(query, part) for query, places in positions.items() for part in chunks(places, BATCH)]
         replies = self._server.ask([self._call(query, [asks[n].answer for n in part]) for query, part in parts])
         results: dict[int, float | Failure] = {}
         for (_, part), reply in zip(parts, replies, strict=True):
-            values = [reply] * len(part) if isinstance(reply, Failure) else reply
-            results.update(zip(part, values, strict=True))
+            results |= dict.fromkeys(part, reply) if isinstance(reply, Failure) else dict(zip(part, reply, strict=True))
         return [results[n] for n in range(len(asks))]
 
     def _call(self, query: Query, answers: Sequence[str]) -> Call:
@@ -515,9 +413,9 @@ def query_body(query: Query) -> dict[str, Any]:
     """A query as `/v1/score` reads it, without what is empty."""
     fields = {
         "user": query.user,
-        "context": [{"role": turn.role, "text": turn.text} for turn in query.context],
-        "posts": [{"id": post.id, "category": post.category, "text": post.text} for post in query.posts],
-        "choices": [{"question": c.question, "chosen": c.chosen, "rejected": c.rejected} for c in query.choices],
+        "context": [turn._asdict() for turn in query.context],
+        "posts": [post._asdict() for post in query.posts],
+        "choices": [choice._asdict() for choice in query.choices],
         "plan": list(query.plan),
     }
     return {"question": query.question} | {name: value for name, value in fields.items() if value}
