@@ -14,10 +14,10 @@ import tyro
 from record import ROOT, write_between
 
 from prb.data.votes import draw_pairs, draw_twins
-from prb.stats.blind import blind_margins, credits_of, widened
+from prb.stats.bias import blind_margins, credits_of, widened
 from prb.stats.estimate import Floats, Ints, share
 from prb.stats.paired import LEVEL, Twins, correct, difference, person_effect
-from prb.stats.variance import Ratings, variance_shares
+from prb.stats.ratings import Ratings, variance_shares
 
 CLUSTERS = (5, 10, 20, 40, 200)
 SIZES = ("equal", "lognormal", "one half")

@@ -18,11 +18,11 @@ from record import write_between
 from prb.data.load import load_pairs
 from prb.data.retrieve import ranker, top_posts
 from prb.downstream.answers import Candidates, sample_seed
-from prb.failures import ask_model
 from prb.llm import LLM, Completion, Request, Sampling, make_llm
 from prb.models import MODELS
 from prb.prompts import policy_chat
 from prb.types import Query, Scorer
+from prb.work import ask_model
 
 MEASURED = (
     "random",

@@ -11,8 +11,8 @@ import numpy as np
 import tyro
 from record import ROOT, write_between
 
+from prb.stats.agreement import alternative_test, exact_p, prediction_powered
 from prb.stats.estimate import Floats, Ints
-from prb.stats.stand_in import alternative_test, exact_p, prediction_powered
 
 PAGE = ROOT / "docs" / "tables" / "coverage.md"
 ITEMS = (30, 100, 300)

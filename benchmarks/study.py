@@ -28,7 +28,7 @@ import orjson
 import tyro
 from record import ROOT, write_between
 
-from prb.config import Condition, UserConfig
+from prb.config import ConditionName, UserConfig
 from prb.data.load import Dataset, load
 from prb.downstream.bon import BonConfig, best_of_n
 from prb.downstream.correlate import CorrelateConfig, correlate
@@ -228,7 +228,7 @@ def scorer(spec: str) -> Scorer:
     return model
 
 
-def queries(dataset: Dataset, condition: Condition) -> dict[tuple[str | None, str], Query]:
+def queries(dataset: Dataset, condition: ConditionName) -> dict[tuple[str | None, str], Query]:
     """The query of each row under a condition, by the user and question it has under `profile`."""
     planner = PLANNERS.make("extractive")
     builder = QueryBuilder.of(UserConfig(k=K), dataset, planner, reader=None, seed=0)

@@ -16,7 +16,7 @@ from prb.cli.parse import parse
 from prb.data.load import Shard
 from prb.engine.executors import EXECUTORS
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.merge import MergeConfig
+from prb.evaluation.run import MergeConfig
 from prb.registry import Spec
 
 FOLDER = Path(__file__).parents[1] / "examples" / "deploy"

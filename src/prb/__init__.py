@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from prb.evaluation.audit import AuditConfig as AuditConfig
     from prb.evaluation.compare import CompareConfig as CompareConfig
     from prb.evaluation.config import EvaluateConfig as EvaluateConfig
-    from prb.evaluation.merge import MergeConfig as MergeConfig
     from prb.evaluation.paper import evaluate_personalized_reward as evaluate_personalized_reward
     from prb.evaluation.planners import PLANNERS as PLANNERS
+    from prb.evaluation.run import MergeConfig as MergeConfig
     from prb.grading import GRADERS as GRADERS
     from prb.grading import GradeConfig as GradeConfig
     from prb.hooks import HOOKS as HOOKS
@@ -86,7 +86,7 @@ _EXPORTS = {
     "prb.errors": "PrbError",
     "prb.evaluation.audit": "AuditConfig",
     "prb.evaluation.compare": "CompareConfig",
-    "prb.evaluation.merge": "MergeConfig",
+    "prb.evaluation.run": "MergeConfig",
     "prb.evaluation.config": "EvaluateConfig",
     "prb.evaluation.paper": "evaluate_personalized_reward",
     "prb.evaluation.planners": "PLANNERS",

@@ -31,7 +31,7 @@ from prb.errors import BadInput, ResultFailed
 from prb.evaluation.audit import AuditConfig
 from prb.evaluation.compare import CompareConfig
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.merge import MergeConfig
+from prb.evaluation.run import MergeConfig
 from prb.given import as_dataset
 from prb.grading import GradeConfig
 from prb.grading.license import LicenseConfig, make_license
@@ -178,7 +178,7 @@ def evaluate(
 @verb(MergeConfig, by_position=["runs"])
 def merge(config: MergeConfig, *, progress: Progress) -> Evaluation:
     """Make one run of the folders of all shards of `evaluate(shard="i/n")`."""
-    from prb.evaluation.merge import merge as run
+    from prb.evaluation.run import merge as run
 
     finished = run(config, progress=progress)
     return Evaluation(finished.folder, finished.summary)

@@ -19,7 +19,6 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from prb.batches import chunks
 from prb.errors import PrbError
 from prb.types import Failure
 
@@ -116,11 +115,12 @@ class Cache:
         """The values that are stored; missing keys are left out."""
         values: dict[bytes, bytes] = {}
         with self._tolerant():
-            for part in chunks(keys, _KEYS_PER_QUERY) if self._db else ():
+            for start in range(0, len(keys), _KEYS_PER_QUERY) if self._db else ():
+                part = keys[start : start + _KEYS_PER_QUERY]
                 marks = ",".join("?" * len(part))
                 query = f"SELECT key, value FROM outputs WHERE key IN ({marks})"  # noqa: S608 - only ?
                 values.update(self._db.execute(query, part))  # type: ignore[union-attr]
-        return {key: value for key, value in values.items() if isinstance(value, bytes)}
+        return values
 
     def put_raw(self, model: str, values: Mapping[bytes, bytes]) -> None:
         """Store all or none; the first value of a key stays."""
@@ -212,17 +212,11 @@ class Memo(Generic[V]):
                 raise RuntimeError(f"the model gave {len(results)} answers to {len(missing)} questions")
             fresh = dict(zip(missing, results, strict=True))
             values |= fresh
-            sound = {key: value for key, value in fresh.items() if not isinstance(value, Failure)}
+            sound = {key: self._pack(value) for key, value in fresh.items() if not isinstance(value, Failure)}
             if self._cache and sound:
-                self._cache.put(self._model, {key: self._pack(value) for key, value in sound.items()})
-        for key, value in values.items():
-            if not isinstance(value, Failure):
-                self._put(key, value)
+                self._cache.put(self._model, sound)
+        if self._capacity:
+            self._known.update((key, value) for key, value in values.items() if not isinstance(value, Failure))
+            while len(self._known) > self._capacity:
+                self._known.popitem(last=False)
         return [values[key] for key in keys]
-
-    def _put(self, key: Hashable, value: V) -> None:
-        if not self._capacity:
-            return
-        self._known[key] = value
-        while len(self._known) > self._capacity:
-            self._known.popitem(last=False)

@@ -120,7 +120,7 @@ def _known_condition(name: str) -> str:
     return name
 
 
-Condition = Annotated[str, AfterValidator(_known_condition), OneOf(CONDITIONS)]
+ConditionName = Annotated[str, AfterValidator(_known_condition), OneOf(CONDITIONS)]
 """The name of a registered condition."""
 Donors = Literal["matched", "any"]
 HistoryKind = Literal["posts", "choices", "both"]

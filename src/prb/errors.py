@@ -169,8 +169,36 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         inner = {key: f"{at}.{key}".lstrip(".") for key in (*old, *new)}
         return [line for key, at in inner.items() for line in differences(old.get(key), new.get(key), at)]
-    return [] if old == new else [f"{at}: {_json(old)} → {_json(new)}"]
+    shown = (json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in (old, new))
+    return [] if old == new else [f"{at}: {' → '.join(shown)}"]
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+# --- secrets stay out of terminals, files and pages: the one place that removes them from a text ---
+REDACTED = "[redacted]"
+SHORTEST = 8
+"""Shorter keys are placeholders such as `none`, and words of ordinary texts."""
+_URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
+_OPTION = re.compile(
+    r"""([?&;,{\s"'](?:\w*password|passwd|pwd|\w*token|\w*api_?key|\w*secret)(?:=|["']\s*:\s*)["']?)[^\s&;,"'})]+""",
+    re.I,
+)
+_known: dict[str, re.Pattern[str]] = {}
+
+
+def remember_secret(secret: str) -> None:
+    """A key that was read: `redact` removes it from now on, whole or cut off; its beginning would give it away."""
+    if len(secret) >= SHORTEST:
+        _known[secret] = re.compile(re.escape(secret[:SHORTEST]) + r"[^\s\"'<>]*")
+
+
+def redact(text: str) -> str:
+    """The text without keys that were read from the environment."""
+    for secret, pattern in _known.items():
+        if secret[:SHORTEST] in text:
+            text = pattern.sub(REDACTED, text)
+    return text
+
+
+def redact_options(text: str) -> str:
+    """As `redact`, for what a user typed: also without passwords in URLs and values of options that hold secrets."""
+    return _OPTION.sub(rf"\1{REDACTED}", _URL.sub(rf"\1{REDACTED}@", redact(text)))

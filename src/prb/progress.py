@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from prb.redact import redact_options
+from prb.errors import redact_options
 from prb.types import visible
 
 if TYPE_CHECKING:

@@ -1,16 +1,23 @@
-"""Calls, replies, and the one loop that asks models what has no reply yet.
+"""Calls, replies, the one loop that asks models what has no reply yet, and when that loop must stop.
 
 A run is a function of its rows and of what the models replied. A verb *plans* calls, each with a key: the digest of the
 model's fingerprint and of exactly what it is shown and asked. `ask_missing` leaves out keys that have a reply, asks the
 rest batch by batch, and appends the replies of a batch to `replies.jsonl` in one write. What the verb reports is then
 *derived* from rows and replies. So a run that was killed resumes with the batches that were under way, a line that
 cannot be read costs one call, and several shards are merged by reading all of their replies.
+
+A model that cannot be reached (wrong key, unknown model, connection refused) fails on every row. So `Breaker` stops a
+run after a few such failures in a row, and at once when the budget is used up. Rows without an answer are not recorded
+as failed; answers that were paid for are kept.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
+import reprlib
+import sys
 import threading
 import time
 from collections import deque
@@ -20,33 +27,44 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from traceback import extract_tb
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_args
 
 import msgspec
 
 from prb.cache import Cache
-from prb.errors import Unreachable
-from prb.failures import ENDPOINT, RESUME, Breaker, ask_model, unanswered
+from prb.config import Rare, Settings, Share, config
+from prb.errors import BudgetUsedUp, PrbError, TooManyFailures, Unreachable, first_line
 from prb.progress import Progress
+from prb.registry import FROM_FILE
 from prb.runs import REPLIES, writing
-from prb.types import Ask, Duel, Failure, FailureKind, Query, Reward, Verdict, is_remote
+from prb.types import Ask, Duel, Failure, FailureKind, Query, Reward, Verdict, Winner, is_remote
 
 A = TypeVar("A")
 B = TypeVar("B")
 T = TypeVar("T")
+V = TypeVar("V")
 LARGEST_REWARD = 1e100
 """Beyond it sums and squares of margins overflow; no model means such a reward."""
+ENDPOINT: tuple[FailureKind, ...] = ("budget", "fatal", "transient")
+"""Kinds of failure that say nothing about a row, most severe first."""
+MAX_FATAL = 5
+"""Failures in a row that retrying cannot fix, after which a run stops: wrong key, unknown model, no connection."""
+OUT_OF_MEMORY = "out of memory"
+RESUME = "what is done is kept; run the same command again to resume"
 
 
-def checked_reward(reward: float | Failure) -> float | Failure:
-    """A reward that can be computed with, or a failure."""
-    if isinstance(reward, Failure) or abs(reward) <= LARGEST_REWARD:
-        return reward
-    return Failure("too large a number" if math.isfinite(reward) else "not a finite number", str(float(reward)))
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Consecutive items, `size` at a time; the last list may be shorter."""
+    stream = iter(items)
+    while batch := list(islice(stream, size)):
+        yield batch
 
 
+# --- calls and replies ---
 class Call(NamedTuple):
     """One thing to ask a model."""
 
@@ -80,44 +98,36 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.failure is None:
             return None
         reason, _, detail = self.failure.partition(": ")
-        used = {"prompt_tokens": self.tokens - self.spoken, "completion_tokens": self.spoken, "cost": self.cost}
-        return Failure(reason, detail, kind=self.kind or "row", **used)  # type: ignore[arg-type]
-
-    @property
-    def readable(self) -> bool:
-        """Whether it is what this module writes: either a usable value or a failure."""
-        numbers = [number for number in (self.value, self.log_odds) if isinstance(number, float)]
-        amounts = (self.tokens, self.spoken, self.cut, self.cost, self.seconds)
-        return (
-            (self.value is None) == (self.failure is not None)
-            and all(abs(number) <= LARGEST_REWARD for number in numbers)
-            and all(math.isfinite(amount) and amount >= 0 for amount in amounts)
-        )
+        return Failure(reason, detail, self.tokens - self.spoken, self.spoken, self.cost, self.kind or "row")
 
     @classmethod
     def of(cls, answer: Any, seconds: float = 0.0) -> Self:
         """From what a model returns; types of other packages say themselves what to store (`as_reply`)."""
         if isinstance(answer, Real):
             answer = checked_reward(answer)  # type: ignore[arg-type]
+        used: dict[str, Any] = {"seconds": seconds}
+        if isinstance(answer, Failure | Reward | Verdict):
+            used |= {"tokens": answer.tokens, "cost": answer.cost}
+        if isinstance(answer, Reward | Verdict):
+            used |= {"cut": answer.cut, "text": [answer.text] if answer.text else []}
         match answer:
             case Failure():
-                spoken = answer.completion_tokens
-                used: dict[str, Any] = {"tokens": answer.prompt_tokens + spoken, "spoken": spoken, "cost": answer.cost}
-                return cls(failure=str(answer), kind=answer.kind, **used, seconds=seconds)
+                return cls(failure=str(answer), kind=answer.kind, spoken=answer.completion_tokens, **used)
             case Verdict():
-                text = [answer.text] if answer.text else []
-                used = {"tokens": answer.tokens, "cut": answer.cut, "cost": answer.cost}
-                return cls(value=answer.choice, log_odds=answer.log_odds, text=text, **used, seconds=seconds)
-            case Reward():
-                text = [answer.text] if answer.text else []
-                used = {"tokens": answer.tokens, "spoken": answer.spoken, "cut": answer.cut, "cost": answer.cost}
-                return cls(value=float(answer), text=text, **used, seconds=seconds)
+                return cls(value=answer.choice, log_odds=answer.log_odds, **used)
             case Real():
-                return cls(value=float(answer), seconds=seconds)
+                return cls(value=float(answer), spoken=getattr(answer, "spoken", 0), **used)
             case tuple() | list():
-                return cls(value=list(answer), seconds=seconds)
+                return cls(value=list(answer), **used)
             case _:
-                return cls(**answer.as_reply(), seconds=seconds)
+                return cls(**answer.as_reply(), **used)
+
+
+def checked_reward(reward: float | Failure) -> float | Failure:
+    """A reward that can be computed with, or a failure."""
+    if isinstance(reward, Failure) or abs(reward) <= LARGEST_REWARD:
+        return reward
+    return Failure("too large a number" if math.isfinite(reward) else "not a finite number", str(float(reward)))
 
 
 class _Line(Reply, frozen=True, omit_defaults=True):
@@ -128,8 +138,11 @@ class _Line(Reply, frozen=True, omit_defaults=True):
     """Who replied, for people who read the file."""
 
 
-_LINE, _REPLY = msgspec.json.Decoder(_Line), msgspec.json.Decoder(Reply)
-_ENCODER = msgspec.json.Encoder()
+class _Key(msgspec.Struct):
+    key: str
+
+
+_KEY, _REPLY, _ENCODER = msgspec.json.Decoder(_Key), msgspec.json.Decoder(Reply), msgspec.json.Encoder()
 
 
 class Replies:
@@ -155,25 +168,24 @@ class Replies:
                 self._write(b"\n")
 
     def _read(self) -> bool:
-        torn = False
+        """Whether the last line is torn."""
+        line = b"\n"
         with self.path.open("rb") as file:
             for line in file:
-                torn = not line.endswith(b"\n")
                 if line == b"\n":
                     continue
                 try:
-                    stored = _LINE.decode(line)
-                    key = bytes.fromhex(stored.key)
+                    key, reply = bytes.fromhex(_KEY.decode(line).key), _REPLY.decode(line)
                 except (msgspec.DecodeError, ValueError, RecursionError):
                     self.unreadable += 1
                     continue
-                if torn or not key or not stored.readable:
+                whole = (reply.value is None) != (reply.failure is None) and line.endswith(b"\n")
+                if not whole or (isinstance(reply.value, float) and abs(reply.value) > LARGEST_REWARD):
                     self.unreadable += 1
                     continue
-                self._keep(key, Reply(**{name: getattr(stored, name) for name in Reply.__struct_fields__}))
-                owed = stored.failure is not None and stored.kind in ENDPOINT
-                (self._retried.add if owed else self._retried.discard)(key)
-        return torn
+                self._keep(key, reply)
+                (self._retried.add if reply.kind in ENDPOINT else self._retried.discard)(key)
+        return not line.endswith(b"\n")
 
     def __enter__(self) -> Self:
         return self
@@ -214,7 +226,10 @@ class Replies:
 
     def add(self, replies: Mapping[bytes, Reply], model: str = "") -> None:
         """One write for a batch: after a crash it is there or it is not."""
-        lines = [_line(key, model, reply) for key, reply in replies.items()]
+        lines = [
+            _ENCODER.encode(_Line(key=key.hex(), model=model, **msgspec.structs.asdict(reply))) + b"\n"
+            for key, reply in replies.items()
+        ]
         with self._lock:
             with writing(self.path):
                 self._write(b"".join(lines))
@@ -234,14 +249,9 @@ class Replies:
     def _keep(self, key: bytes, reply: Reply) -> None:
         earlier = self._by_key.get(key)
         if isinstance(earlier, Reply) and earlier.failure is not None:  # it was charged all the same
-            reply = msgspec.structs.replace(
-                reply,
-                text=[*earlier.text, *reply.text],
-                tokens=earlier.tokens + reply.tokens,
-                spoken=earlier.spoken + reply.spoken,
-                cost=earlier.cost + reply.cost,
-                seconds=earlier.seconds + reply.seconds,
-            )
+            names = ("text", "tokens", "spoken", "cost", "seconds")
+            both = {name: getattr(earlier, name) + getattr(reply, name) for name in names}
+            reply = msgspec.structs.replace(reply, **both)
         self._by_key[key] = reply
 
 
@@ -257,11 +267,6 @@ def open_replies(folder: Path, progress: Progress, *, cache: bool = True) -> Rep
     if len(replies):
         progress.note(f"resuming: {len(replies):,} replies are there")
     return replies
-
-
-def _line(key: bytes, model: str, reply: Reply) -> bytes:
-    fields = {name: getattr(reply, name) for name in Reply.__struct_fields__}
-    return _ENCODER.encode(_Line(key=key.hex(), model=model, **fields)) + b"\n"
 
 
 # --- keys ---
@@ -379,54 +384,46 @@ def ask_missing(
         yield batch
 
 
-# --- dry runs ---
+class _Batches:
+    """Computes and stores batches, and notices when a run should stop."""
 
+    def __init__(self, replies: Replies, asked: Asked, breaker: Breaker, max_transient: int | None) -> None:
+        self._replies, self._asked, self._breaker, self._max_transient = replies, asked, breaker, max_transient
+        self._lock = threading.Lock()
+        self._transient = 0
+        self.failed: set[bytes] = set()
+        """Keys that failed in this process: not worth asking about twice in one run."""
 
-@dataclass
-class Planned:
-    """Calls to one model that a run would make."""
-
-    keys: set[bytes] = field(default_factory=set)
-    """Of all calls, those that have a reply included."""
-    owed: int = 0
-    characters: int = 0
-    """Of the texts that owed calls would send, without instructions that the model adds."""
-
-
-_planned: ContextVar[dict[str, Planned] | None] = ContextVar("planned", default=None)
-
-
-@contextmanager
-def asking_nothing() -> Iterator[dict[str, Planned]]:
-    """Within it, calls without a reply are counted by model instead of made, and get a stand-in for a reply: what
-    depends on it can be counted too. For folders that are thrown away; the cache is only read."""
-    planned: dict[str, Planned] = {}
-    token = _planned.set(planned)
-    try:
-        yield planned
-    finally:
-        _planned.reset(token)
-
-
-def _stand_in(ask: object, number: int) -> Reply:
-    match ask:
-        case Ask() | str():
-            return Reply(value=0.0)
-        case Duel():
-            return Reply(value="tie")
-        case Query():
-            return Reply(value=[f"plan {number}"])
-    if hasattr(ask, "chat"):
-        return Reply(value=f"answer {number}")  # no two the same, so that what comes after is not underestimated
-    return Reply(failure="not asked", kind="unmeasured")
-
-
-def _characters(ask: Any) -> int:
-    if isinstance(ask, Ask | Duel):
-        return sum(map(len, [*query_parts(ask.query), *ask[1:]]))
-    if isinstance(ask, Query):
-        return sum(map(len, query_parts(ask)))
-    return sum(len(turn.text) for turn in ask.chat) if hasattr(ask, "chat") else len(str(ask))
+    def compute(self, calls: Sequence[Call]) -> float:
+        """The seconds that a call took."""
+        asked = self._asked
+        if (planned := _planned.get()) is not None:
+            with self._lock:
+                planned[asked.name].count(calls, self._replies)
+            return 0.0
+        start = time.perf_counter()
+        answers = asked.answer([call.ask for call in calls])
+        seconds = round((time.perf_counter() - start) / len(calls), 6)
+        lost = [answer for answer in answers if unanswered(answer)]
+        with self._lock:
+            error = self._breaker.error(answers, asked.name)
+            answered = {
+                call.key: Reply.of(answer, seconds)
+                for call, answer in zip(calls, answers, strict=True)
+                if not (error and unanswered(answer))
+            }
+            self._replies.add(answered, asked.name)
+            if error:
+                raise error
+            self.failed.update(key for key, reply in answered.items() if reply.failure is not None)
+            self._transient = self._transient + len(lost) if len(lost) == len(answers) else 0
+        # what costs nothing to compute again is not worth a place in the cache
+        settled = {key: reply for key, reply in answered.items() if reply.failure is None}
+        worth = {key: reply for key, reply in settled.items() if asked.remote or (reply.tokens and not asked.given)}
+        self._replies.share(worth, asked.identity)
+        if self._max_transient is not None and self._transient >= self._max_transient:
+            raise Unreachable(f"{asked.name}: {lost[0]}; {RESUME}")
+        return seconds
 
 
 def in_order(items: Iterable[A], compute: Callable[[A], B], workers: int) -> Iterator[tuple[A, B]]:
@@ -453,47 +450,214 @@ def ask_all(calls: Sequence[Call], replies: Replies, asked: Asked, breaker: Brea
     return [replies[call.key] for call in calls]
 
 
-class _Batches:
-    """Computes and stores batches, and notices when a run should stop."""
+# --- dry runs ---
+@dataclass
+class Planned:
+    """Calls to one model that a run would make."""
 
-    def __init__(self, replies: Replies, asked: Asked, breaker: Breaker, max_transient: int | None) -> None:
-        self._replies, self._asked, self._breaker, self._max_transient = replies, asked, breaker, max_transient
-        self._lock = threading.Lock()
-        self._transient = 0
-        self.failed: set[bytes] = set()
-        """Keys that failed in this process: not worth asking about twice in one run."""
+    keys: set[bytes] = field(default_factory=set)
+    """Of all calls, those that have a reply included."""
+    owed: int = 0
+    characters: int = 0
+    """Of the texts that owed calls would send, without instructions that the model adds."""
 
-    def compute(self, calls: Sequence[Call]) -> float:
-        """The seconds that a call took."""
-        if (planned := _planned.get()) is not None:
-            self._count(planned[self._asked.name], calls)
-            return 0.0
-        start = time.perf_counter()
-        answers = self._asked.answer([call.ask for call in calls])
-        seconds = round((time.perf_counter() - start) / len(calls), 6)
-        with self._lock:
-            error = self._breaker.error(answers, self._asked.name)
-            answered = {
-                call.key: Reply.of(answer, seconds)
-                for call, answer in zip(calls, answers, strict=True)
-                if not (error and unanswered(answer))
-            }
-            self._replies.add(answered, self._asked.name)
-            if error:
-                raise error
-            self.failed.update(key for key, reply in answered.items() if reply.failure is not None)
-            lost = [answer for answer in answers if unanswered(answer)]
-            self._transient = self._transient + len(lost) if len(lost) == len(answers) else 0
-        # what costs nothing to compute again is not worth a place in the cache
-        asked = self._asked
-        worth = {k: r for k, r in answered.items() if asked.remote or (r.tokens and not asked.given)}
-        self._replies.share({k: r for k, r in worth.items() if r.failure is None}, asked.identity)
-        if self._max_transient is not None and self._transient >= self._max_transient:
-            raise Unreachable(f"{self._asked.name}: {lost[0]}; {RESUME}")
-        return seconds
+    def count(self, calls: Sequence[Call], replies: Replies) -> None:
+        """Instead of making calls; each gets a stand-in for a reply, so that what depends on it can be counted too."""
+        stand_ins = {}
+        for n, (key, ask) in enumerate(calls, self.owed):
+            match ask:
+                case Ask() | Duel():
+                    texts, reply = [*query_parts(ask.query), *ask[1:]], Reply(value=0.0)
+                    reply = Reply(value="tie") if isinstance(ask, Duel) else reply
+                case Query():
+                    texts, reply = query_parts(ask), Reply(value=[f"plan {n}"])
+                case str():
+                    texts, reply = [ask], Reply(value=0.0)
+                case _ if hasattr(ask, "chat"):  # no two answers are the same, or what follows is underestimated
+                    texts, reply = [turn.text for turn in ask.chat], Reply(value=f"answer {n}")
+                case _:
+                    texts, reply = [str(ask)], Reply(failure="not asked", kind="unmeasured")
+            self.characters += sum(map(len, texts))
+            stand_ins[key] = reply
+        replies.add(stand_ins)
+        self.owed += len(calls)
 
-    def _count(self, planned: Planned, calls: Sequence[Call]) -> None:
-        with self._lock:
-            planned.characters += sum(_characters(call.ask) for call in calls)
-            self._replies.add({call.key: _stand_in(call.ask, planned.owed + n) for n, call in enumerate(calls)})
-            planned.owed += len(calls)
+
+_planned: ContextVar[dict[str, Planned] | None] = ContextVar("planned", default=None)
+
+
+@contextmanager
+def asking_nothing() -> Iterator[dict[str, Planned]]:
+    """Within it, calls without a reply are counted by model instead of made, and get a stand-in for a reply: what
+    depends on it can be counted too. For folders that are thrown away; the cache is only read."""
+    planned: dict[str, Planned] = {}
+    token = _planned.set(planned)
+    try:
+        yield planned
+    finally:
+        _planned.reset(token)
+
+
+# --- failures ---
+
+
+@config
+class FailureConfig(Settings):
+    """How models are asked, and what happens when they do not answer."""
+
+    presentation: ClassVar[frozenset[str]] = frozenset({"cache", "max_failed", "fresh", "dry_run"})
+
+    max_failed: Rare[Share] = 0.1
+    """Exit 1 if more than this share of a model's rows failed."""
+    cache: Rare[bool] = True
+    """Use what models replied to the same question in other runs; --no-cache asks again."""
+    fresh: bool = False
+    """Start the folder over: what failed is asked again, what was answered comes from the cache."""
+    dry_run: bool = False
+    """Ask nothing and write nothing: only estimate calls, tokens, dollars and time."""
+
+
+class Breaker:
+    """Counts fatal failures without an answer in between. Endpoints give up on a batch at the same limit, instead of
+    trying the rest of it.
+
+    The verb passes the answers of each batch to `error`, keeps those that are not `unanswered`, and raises.
+    """
+
+    def __init__(self, limit: int = MAX_FATAL) -> None:
+        self.limit = limit
+        self._fatal = 0
+        self.tripped: Failure | None = None
+        """The failure that reached the limit."""
+
+    def add(self, answer: object) -> None:
+        if not isinstance(answer, Failure):
+            self._fatal = 0
+        elif answer.kind == "fatal":
+            self._fatal += 1
+            if self._fatal >= self.limit:
+                self.tripped = answer
+
+    def error(self, answers: Iterable[object], name: str) -> PrbError | None:
+        """What to raise if the budget is used up, or if too many fatal failures have come in a row."""
+        for answer in answers:
+            if isinstance(answer, Failure) and answer.kind == "budget":
+                return BudgetUsedUp(f"{name}: {answer}; {RESUME} with a fresh budget of the same size")
+            self.add(answer)
+        if not self.tripped:
+            return None
+        why = f"no answer in {self.limit} or more attempts in a row"
+        return Unreachable(f"{name}: {self.tripped}; {why}; check key, model name and address; {RESUME}")
+
+
+def unanswered(answer: object) -> bool:
+    """Whether the endpoint failed rather than the row, so that nothing is recorded when the run stops here."""
+    return isinstance(answer, Failure) and answer.kind in ENDPOINT
+
+
+def gravest(failures: Iterable[Failure]) -> Failure:
+    """The most severe failure, which stands for all: one of the endpoint rather than of a row, else the first."""
+    return min(failures, key=lambda failure: (*ENDPOINT, "row", "unmeasured").index(failure.kind))
+
+
+def share_problem(what: str, failed: int, total: int, reasons: Mapping[str, int], max_failed: float) -> str | None:
+    """A line that says so if more than the allowed share failed."""
+    if failed <= max_failed * total:
+        return None
+    return f"{what}: {failed} of {total} failed ({count_reasons(reasons)})"
+
+
+def refuse_failures(problems: Iterable[str | None], max_failed: float) -> None:
+    """Raise `TooManyFailures` if any `share_problem` is not None."""
+    if lines := list(filter(None, problems)):
+        raise TooManyFailures(f"too many failures (--max-failed {max_failed:g}):\n  " + "\n  ".join(lines))
+
+
+def count_reasons(failures: Mapping[str, int], shown: int = 3) -> str:
+    """The most frequent reasons with their counts."""
+    ordered = sorted(failures.items(), key=lambda entry: (-entry[1], entry[0]))
+    more = [f"{len(ordered) - shown} other reasons"] if len(ordered) > shown else []
+    return ", ".join([*(f"{count} × {reason}" for reason, count in ordered[:shown]), *more])
+
+
+# --- a model's call, checked ---
+def ask_model(model: object, method: str, batch: Sequence[Any]) -> list[Any]:
+    """`model.method(batch)`, in parts where it does not fit in memory, checked: a model may be anybody's plug-in, and
+    its mistakes are one line that names its class."""
+    name = f"{type(model).__name__}.{method}"
+    try:
+        replies = halve_if_out_of_memory(getattr(model, method), batch)
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        if not type(model).__module__.startswith(FROM_FILE):
+            raise
+        where = extract_tb(error.__traceback__)[-1]
+        at = f"{Path(where.filename).name}, line {where.lineno}"
+        raise PrbError(f"{name} failed: {type(error).__name__}: {first_line(error)} ({at})") from error
+    if len(replies) != len(batch):
+        raise PrbError(f"{name} returned {len(replies)} results for {len(batch)} inputs; it must return one for each")
+    if method == "score":
+        return [_checked_score(reply, name) for reply in replies]
+    for reply in replies if method == "prefer" else ():
+        valid = isinstance(reply, Failure) or (isinstance(reply, Verdict) and reply.choice in get_args(Winner))
+        if not valid:
+            expected = "Verdict(choice='first', 'second' or 'tie')"
+            raise PrbError(f"{name} must return {expected} or Failure(reason), not {reprlib.repr(reply)}")
+    return replies
+
+
+def _checked_score(reply: Any, name: str) -> float | Failure:
+    if isinstance(reply, float | Failure):
+        return reply
+    if hasattr(reply, "__float__") and not isinstance(reply, bool):
+        with suppress(TypeError, ValueError, RuntimeError, OverflowError):
+            return float(reply)  # an int, or a scalar of numpy or torch
+    raise PrbError(f"{name} must return numbers or Failure(reason), not {reprlib.repr(reply)}")
+
+
+def halve_if_out_of_memory(
+    compute: Callable[[Sequence[T]], Sequence[V | Failure]], items: Sequence[T]
+) -> list[V | Failure]:
+    """One result per item. Items that do not fit in memory together are computed in parts; one that does not fit alone
+    is a failure. Other errors are raised."""
+    return compute_in_halves(
+        compute, items, retries=is_out_of_memory, failure=lambda _: Failure(OUT_OF_MEMORY, "it does not fit alone")
+    )
+
+
+def compute_in_halves(
+    compute: Callable[[Sequence[T]], Sequence[V | Failure]],
+    items: Sequence[T],
+    *,
+    retries: Callable[[BaseException], bool],
+    failure: Callable[[BaseException], Failure],
+) -> list[V | Failure]:
+    """One result per item. If the computation raises an error for which `retries` holds, halves are tried until the
+    item that causes it is alone.
+
+    They are tried outside the except block: the error holds the frames of the failed attempt, and they hold tensors.
+    """
+    try:
+        return list(compute(items))
+    except (Exception, SystemExit) as error:
+        if not retries(error):
+            raise
+        if len(items) <= 1:
+            return [failure(error) for _ in items]
+        out_of_memory = is_out_of_memory(error)
+    if out_of_memory:  # give back what nobody holds any more
+        gc.collect()
+        if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    middle = len(items) // 2
+    parts = (items[:middle], items[middle:])
+    return [value for part in parts for value in compute_in_halves(compute, part, retries=retries, failure=failure)]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Python's own error, torch's for a GPU, or the messages of torch's CPU allocator and of CUDA libraries."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    message = str(error)
+    return isinstance(error, RuntimeError) and any(
+        words in message for words in ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    )

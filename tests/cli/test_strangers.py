@@ -10,12 +10,12 @@ import pytest
 
 from prb.errors import BadInput, PrbError
 from prb.evaluation.config import EvaluateConfig
-from prb.failures import ask_model
 from prb.models import MODELS
 from prb.models.personal.head import read
 from prb.registry import names_code
 from prb.runs import CONFIG
 from prb.types import Failure, Verdict
+from prb.work import ask_model
 
 CHATTY = """
 print("on import")

@@ -8,14 +8,13 @@ from typing import Any
 
 from prb.downstream.answers import Asking
 from prb.downstream.bon import BonConfig
-from prb.failures import Breaker
 from prb.grading import Answered, Grades
 from prb.llm import Completion, Request, ScriptedLLM
 from prb.models.scripted import ScriptedScorer
 from prb.progress import SILENT
 from prb.runs import read_lines
 from prb.types import Ask, Failure
-from prb.work import Replies
+from prb.work import Breaker, Replies
 
 WORDS = ("once", "daily", "rarely", "never", "weekly", "often", "soon")
 

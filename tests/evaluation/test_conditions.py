@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from prb.config import HistoryKind
+from prb.config import HistoryKind, UserConfig
 from prb.data.load import Dataset, load
-from prb.data.retrieve import ranker
 from prb.data.source import MemorySource
 from prb.evaluation.conditions import Built, QueryBuilder, pick_donor, true_plan
 from prb.summary import CONDITIONS
@@ -24,14 +23,20 @@ class OneWish:
         return (f"{len(query.posts)} posts on {query.question}",)
 
 
+class Counting:
+    fingerprint = "counting"
+
+    def plan(self, query: Query) -> tuple[str, ...]:
+        return (f"{len(query.choices)} choices",)
+
+
 def dataset(rows: list[Row], **options: Any) -> Dataset:
     return load(MemorySource("rows", rows), donors=True, **options)
 
 
-def asker(data: Dataset, *, k: int = 5, budget: int | None = None, seed: int = 0, mask: bool = False) -> QueryBuilder:
-    return QueryBuilder(
-        rank=ranker("recency"), planner=OneWish(), users=data.users, k=k, budget=budget, seed=seed, mask=mask
-    )
+def asker(data: Dataset, *, history: str = "both?ranker=recency", k: int = 5, mask: bool = False) -> QueryBuilder:
+    config = UserConfig(k=k, history=history, mask_pii="on" if mask else "off")
+    return QueryBuilder.of(config, data, OneWish(), reader=None, seed=0)
 
 
 def query(data: Dataset, item: Item, condition: Any, **options: Any) -> Query:
@@ -88,7 +93,7 @@ def test_a_budget_drops_the_least_relevant_post_and_says_so() -> None:
     item = next(iter(data))
     # by recency the second post comes first: 41 / 4 tokens fit into 11, another 33 / 4 do not
     assert [len(post.text) for post in item.profile] == [33, 41]
-    asked = asker(data, budget=11).build(item, "profile")
+    asked = asker(data, history="both?ranker=recency&budget=11").build(item, "profile")
     assert isinstance(asked, Built)
     assert ([post.id for post in asked.query.posts], asked.cut) == (["u1-2"], 1)
 
@@ -255,7 +260,7 @@ def test_any_donor_will_do_if_asked_for() -> None:
     data = dataset(rows)
     across = [(item.category, pick_donor(item, data.users, 0, "any")) for item in data]
     assert any(int(str(donor)[1:]) % 2 != (category == "Society_and_Culture") for category, donor in across)
-    builder = replace(asker(data), donors="any")
+    builder = asker(data, history="both?ranker=recency&donors=any")
     for item in data:
         built = builder.build(item, "shuffled")
         assert isinstance(built, Built)
@@ -282,7 +287,7 @@ def test_a_history_is_posts_past_choices_or_both() -> None:
     assert [choice.question for choice in query(data, first, "shuffled").choices] == ["Why do cats purr?"]
     assert query(data, first, "none").choices == ()
     for history, posts, choices in (("posts", 2, 0), ("choices", 0, 3), ("both", 2, 3)):
-        built = replace(asker(data), history=history).build(first, "profile")  # type: ignore[arg-type]
+        built = asker(data, history=f"{history}?ranker=recency").build(first, "profile")
         assert isinstance(built, Built)
         assert (len(built.query.posts), len(built.query.choices)) == (posts, choices)
 
@@ -290,13 +295,12 @@ def test_a_history_is_posts_past_choices_or_both() -> None:
 def test_the_k_choices_whose_questions_are_nearest_are_shown_oldest_first_and_budgeted() -> None:
     near = past("How do I water an old cactus?", "Who won the race?", "How do I water a young fern?")
     data = dataset([make_row(1, question="How do I water a plant in winter?", choices=near)])
-    builder = replace(asker(data), rank=ranker("bm25"), k_choices=2)
-    built = builder.build(next(iter(data)), "profile")
+    built = asker(data, history="both?ranker=bm25&choices=2").build(next(iter(data)), "profile")
     assert isinstance(built, Built)
     assert built.choices == (0, 2)
     assert [choice.question for choice in built.query.choices] == [near[0]["question"], near[2]["question"]]
     size = sum(map(len, near[0].values())) / 4
-    tight = replace(builder, budget=int(size) + 1).build(next(iter(data)), "profile")
+    tight = asker(data, history=f"both?ranker=bm25&choices=2&budget={int(size) + 1}").build(next(iter(data)), "profile")
     assert isinstance(tight, Built)
     assert (len(tight.choices), tight.cut) == (1, 1)
 
@@ -314,7 +318,9 @@ def test_a_choice_that_would_give_the_label_away_is_never_shown_whoever_made_it(
         assert isinstance(built, Built)
         assert [choice.question for choice in built.query.choices] == [kept]
         assert built.leaks == 2
-    assert len(asker(data)._whole_history(item).choices) == 1  # a planner does not see them either
+    shown = replace(asker(data), planner=Counting()).build(item, "plan")
+    assert isinstance(shown, Built)
+    assert shown.query.plan == ("1 choices",)  # a planner does not see them either
 
 
 def test_every_condition_shows_the_conversation_and_masks_it() -> None:

@@ -14,10 +14,10 @@ from prb.errors import BudgetUsedUp, TooManyFailures, Unreachable
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.evaluation.summary import check_failures
-from prb.failures import MAX_FATAL
 from prb.runs import OUTCOMES, SUMMARY, Finished
 from prb.summary import Summary
 from prb.types import Ask, Duel, Failure, FailureKind, Reward, Verdict
+from prb.work import MAX_FATAL
 from tests.conftest import make_row, make_twins
 from tests.llm.server import error, serve
 

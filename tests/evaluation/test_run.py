@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import json
 import math
 import subprocess
@@ -16,7 +18,7 @@ import pytest
 from prb.data.load import load
 from prb.errors import BadData, BadInput, BadSpec
 from prb.evaluation.config import DEFAULT_CONDITIONS, DEFAULT_MODELS, PERSONAL, READER, EvaluateConfig
-from prb.evaluation.run import complete, evaluate
+from prb.evaluation.run import complete, evaluate, rarely_collecting
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.runs import read_json
 from prb.summary import CONDITIONS
@@ -320,3 +322,16 @@ def test_a_model_may_have_a_short_name_everywhere(write_jsonl: Write, tmp_path: 
     assert {row["model"] for row in summary["contrasts"]} == {"hash"}
     with pytest.raises(BadInput, match="the same short name"):
         evaluate(settings("mirror", tmp_path / "other", model=("a:=random", "a:=length")))
+
+
+@pytest.mark.parametrize("threshold", [0, 700])
+def test_cycles_are_looked_for_rarely_unless_never_and_afterwards_as_before(threshold: int) -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(threshold)
+    try:
+        with rarely_collecting():
+            assert (gc.get_threshold()[0] > threshold) == bool(threshold)
+        assert gc.get_threshold()[0] == threshold
+    finally:
+        gc.set_threshold(*before)
+    assert list(inspect.signature(evaluate).parameters) == ["config", "models", "hooks", "progress"]

@@ -23,10 +23,10 @@ import orjson
 import pytest
 
 from prb.errors import BadInput, BadSpec, MissingExtra
-from prb.failures import MAX_FATAL
 from prb.llm import Completion, check_llm, make_llm
 from prb.llm.endpoint import MAX_REPLY, Budget, Endpoint, Prices
 from prb.types import Failure
+from prb.work import MAX_FATAL
 from tests.llm.clients import QUICK, NoWait, ask, endpoint, one, text
 from tests.llm.server import (
     DRIPPING,

@@ -128,10 +128,10 @@ def test_person_effect_by_hand() -> None:
     margin = floats(3, -1, 1, -2, 0.5, -0.5, 4, 4)
     # sums 2 > 0, −1 < 0, 0, 8 > 0: (1 + 0 + ½ + 1)/4; cluster sums of ±½: ½ − ½ = 0, 0, ½: one moved cluster, p = 1
     found = person_effect(margin, TWINS)
-    assert (found["value"], found["n"], found["ties"], found["p"]) == (0.625, 4, 1, 1.0)
+    assert (found.value, found.n, found.ties, found.p) == (0.625, 4, 1, 1.0)
     # now the couples of one cluster agree: cluster sums 1, ½, ½; |Σ| = 2 by two of eight patterns
     found = person_effect(floats(3, -1, 2, -1, 0.5, 0.5, 4, 4), TWINS)
-    assert (found["value"], found["p"], found["test"]) == (1.0, 2 / 8, "sign-flip")
+    assert (found.value, found.p, found.test) == (1.0, 2 / 8, "sign-flip")
 
 
 def test_no_twins_have_no_person_effect() -> None:
@@ -145,24 +145,24 @@ def test_person_effect_takes_its_seed_when_clusters_are_many() -> None:
     assert person_effect(margin, twins, seed=1) == person_effect(margin, twins, seed=1)
     won = int((margin[::2] + margin[1::2] > 0).sum())
     # without ties and with single clusters it is the two-sided sign test
-    assert person_effect(margin, twins, seed=1)["p"] == pytest.approx(stats.binomtest(won, n).pvalue, abs=0.007)
+    assert person_effect(margin, twins, seed=1).p == pytest.approx(stats.binomtest(won, n).pvalue, abs=0.007)
 
 
 @usual
 @given(rows(max_twins=8))
 def test_person_effect_agrees_with_a_loop_and_a_permutation_test(table: Rows) -> None:
     twins, clusters, answered, margin = table
-    found = person_effect(margin, Twins.find(*table[:3])) or {"n": 0}
+    found = person_effect(margin, Twins.find(*table[:3]))
     won, sums = [], {}
     for a, b in (tuple(c) for c in found_by_loops(twins, answered)):
         total = round(1000 * margin[a]) + round(1000 * margin[b])  # margins have three decimals
         won.append(1.0 if total > 0 else 0.5 if total == 0 else 0.0)
         sums[clusters[a]] = sums.get(clusters[a], 0.0) + won[-1] - 0.5
-    assert found["n"] == len(won)
-    if won:
-        assert found["value"] == pytest.approx(sum(won) / len(won))
-        assert 0 <= found["low"] <= found["value"] <= found["high"] <= 1
-        assert 0 < found["p"] <= 1
+    assert (found.n if found else 0) == len(won)
+    if found:
+        assert found.value == pytest.approx(sum(won) / len(won))
+        assert 0 <= found.low <= found.value <= found.high <= 1
+        assert 0 < found.p <= 1
     if len(sums) >= 2:
         other = stats.permutation_test(
             (np.array(list(sums.values())), np.zeros(len(sums))),
@@ -171,7 +171,7 @@ def test_person_effect_agrees_with_a_loop_and_a_permutation_test(table: Rows) ->
             vectorized=True,
             n_resamples=np.inf,
         )
-        assert found["p"] == pytest.approx(other.pvalue)
+        assert found.p == pytest.approx(other.pvalue)
 
 
 @usual
@@ -180,9 +180,9 @@ def test_turning_all_margins_mirrors_the_person_effect(table: Rows) -> None:
     margin, twins = table[3], Twins.find(*table[:3])
     found, turned = person_effect(margin, twins), person_effect(-margin, twins)
     if len(twins):
-        assert turned["p"] == found["p"]
-        assert turned["value"] == pytest.approx(1 - found["value"])
-        assert (turned["low"], turned["high"]) == pytest.approx((1 - found["high"], 1 - found["low"]), abs=1e-9)
+        assert turned.p == found.p
+        assert turned.value == pytest.approx(1 - found.value)
+        assert (turned.low, turned.high) == pytest.approx((1 - found.high, 1 - found.low), abs=1e-9)
 
 
 @usual
@@ -254,12 +254,12 @@ def test_a_user_blind_model_is_exactly_at_one_half_zero_and_one(table: Rows) -> 
     if not len(pairs):
         return
     effect = person_effect(margin, pairs)
-    assert (effect["value"], effect["p"], effect["test"]) == (0.5, 1.0, "none")
+    assert (effect.value, effect.p, effect.test) == (0.5, 1.0, "none")
     assert mirror_accuracy(credits_of(margin), pairs).value == 0
     assert average_user_share(margin, pairs) == (1.0 if margin[pairs.first].any() else None)
     halves = np.concatenate([pairs.first, pairs.second])
     assert share(credits_of(margin)[halves], clusters[halves]).value == 0.5
-    assert (effect["low"], effect["high"]) == (0.5, 0.5)
+    assert (effect.low, effect.high) == (0.5, 0.5)
 
 
 def test_scores_that_cancel_only_up_to_rounding_still_count_as_user_blind() -> None:
@@ -268,14 +268,14 @@ def test_scores_that_cancel_only_up_to_rounding_still_count_as_user_blind() -> N
     twins = Twins(ints(0, 2), ints(1, 3), ints(0, 1))
     assert margin[0] + margin[1] != 0
     effect = person_effect(margin, twins)
-    assert (effect["value"], effect["low"], effect["high"], effect["p"]) == (0.5, 0.5, 0.5, 1.0)
+    assert (effect.value, effect.low, effect.high, effect.p) == (0.5, 0.5, 0.5, 1.0)
     assert average_user_share(margin, twins) == 1.0
 
 
 def test_a_small_but_real_effect_of_the_user_is_not_rounded_away() -> None:
     twins = Twins(ints(0, 2), ints(1, 3), ints(0, 1))
     effect = person_effect(floats(100, -100 + 1e-6, 5, -5 + 1e-6), twins)
-    assert effect["value"] == 1.0
+    assert effect.value == 1.0
 
 
 # --- rows that the history must not decide ---
@@ -299,7 +299,7 @@ def test_pull_by_hand() -> None:
     # falls, rises, the same but for rounding, falls: (1 + 0 + ½ + 1)/4; cluster sums ½ − ½ = 0 and ½: p = 1
     found = pull(own, others, ints(1, 1, 2, 2, 3))
     assert found is not None
-    assert (found["value"], found["n"], found["p"]) == (0.625, 4, 1.0)
+    assert (found.value, found.n, found.p) == (0.625, 4, 1.0)
     assert pull(floats(np.nan), floats(1), ints(1)) is None
 
 
@@ -308,4 +308,4 @@ def test_pull_by_hand() -> None:
 def test_the_pull_of_a_model_that_ignores_the_history_is_one_half(table: Rows, seed: int) -> None:
     _, clusters, _, margin = table
     found = pull(margin, margin, clusters, seed=seed)
-    assert found is None or (found["value"], found["low"], found["high"], found["test"]) == (0.5, 0.5, 0.5, "none")
+    assert found is None or (found.value, found.low, found.high, found.test) == (0.5, 0.5, 0.5, "none")

@@ -721,7 +721,7 @@ def test_twelve_models_without_a_person_effect_rarely_earn_a_star() -> None:
     rng, starred, single = np.random.default_rng(7), 0, 0
     twins = Twins(np.arange(0, 120, 2), np.arange(1, 120, 2), np.arange(60) // 3)
     for _ in range(40):
-        effects = [person_effect(rng.normal(size=120), twins) for _ in range(12)]
+        effects = [person_effect(rng.normal(size=120), twins).as_dict() for _ in range(12)]
         correct(effects)
         starred += min(effect["p_holm"] for effect in effects) < 0.05
         single += min(effect["p"] for effect in effects) < 0.05

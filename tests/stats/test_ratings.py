@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,14 +13,19 @@ from scipy import stats
 
 from prb.stats.estimate import Floats, Ints
 from prb.stats.ratings import (
-    METRICS,
     MIN_ROWS,
+    RANGES,
+    Ratings,
     concordance,
     left_out_line,
     mean_over_users,
+    predictable,
     rating_metrics,
     shrunken_lines,
+    variance_components,
+    variance_shares,
 )
+from prb.types import Estimate
 from tests.stats.strategies import NAN, columns, floats, ints, orders, usual
 
 scores = st.integers(-16, 16).map(lambda k: k / 4)
@@ -220,7 +226,7 @@ def test_the_five_numbers_agree_with_the_long_way(table: tuple[Floats, Floats, I
             "spearman": approx(spearman_by_ranks(x, y)),
             "concordance": approx(concordance_by_loops(x, y)),
         }
-        assert set(found[user]) == {"n", *METRICS}
+        assert set(found[user]) == {"n", *RANGES}
         assert 0 <= found[user].pop("calibrated_mae") <= 1  # its line is checked below
         assert found[user] == expected
 
@@ -237,8 +243,8 @@ def test_unit_and_origin_of_the_scores_and_the_order_of_rows_do_not_matter(
     again = rating_metrics((unit * score + unit * origin)[order], rating[order], users[order])
     assert set(again) == set(found)
     for user, row in found.items():
-        same = {name: None if row[name] is None else pytest.approx(row[name], abs=1e-6) for name in METRICS}
-        assert {name: again[user][name] for name in METRICS} == same
+        same = {name: None if row[name] is None else pytest.approx(row[name], abs=1e-6) for name in RANGES}
+        assert {name: again[user][name] for name in RANGES} == same
 
 
 @usual
@@ -267,19 +273,19 @@ def test_the_mean_of_two_users_by_hand() -> None:
     # mean ½, standard error (1/√2)/√2 = ½, t on one degree of freedom = tan(0.475π)
     half = math.tan(0.475 * math.pi) / 2
     found = mean_over_users("skill", [0.0, None, 1.0])
-    assert found == {"value": 0.5, "low": pytest.approx(0.5 - half), "high": 1.0, "n": 2}
+    assert found == Estimate(value=0.5, low=pytest.approx(0.5 - half), high=1.0, n=2)
 
 
 @pytest.mark.parametrize(("metric", "least"), [("spearman", -1.0), ("concordance", 0.0), ("alignment", 0.0)])
 def test_intervals_stay_within_the_range_of_their_metric(metric: str, least: float) -> None:
     found = mean_over_users(metric, [least, 1.0])
-    assert (found["low"], found["high"]) == (least, 1.0)
+    assert (found.low, found.high) == (least, 1.0)
 
 
 def test_nobody_has_no_mean_and_one_user_no_interval() -> None:
-    nothing = {"value": None, "low": None, "high": None, "n": 0}
+    nothing = Estimate(value=None, low=None, high=None, n=0)
     assert mean_over_users("mae", []) == mean_over_users("mae", [None, None]) == nothing
-    assert mean_over_users("mae", [None, 0.3]) == {"value": 0.3, "low": None, "high": None, "n": 1}
+    assert mean_over_users("mae", [None, 0.3]) == Estimate(value=0.3, low=None, high=None, n=1)
 
 
 @usual
@@ -287,17 +293,17 @@ def test_nobody_has_no_mean_and_one_user_no_interval() -> None:
 def test_the_mean_over_users_agrees_with_scipys_t_interval(values: list[float | None], data: st.DataObject) -> None:
     known = [v for v in values if v is not None]
     found = mean_over_users("spearman", data.draw(st.permutations(values)))
-    assert found["n"] == len(known)
+    assert found.n == len(known)
     if len(set(known)) > 1:
         expected = stats.ttest_1samp(known, 0.0).confidence_interval(0.95)
         within = max(-1.0, expected.low), min(1.0, expected.high)
-        assert (found["low"], found["high"]) == pytest.approx(within, abs=1e-9)
-        assert found["low"] <= found["value"] <= found["high"]
+        assert (found.low, found.high) == pytest.approx(within, abs=1e-9)
+        assert found.low <= found.value <= found.high
     if known:
         total = 0.0
         for value in known:
             total += value
-        assert found["value"] == pytest.approx(total / len(known), abs=1e-12)
+        assert found.value == pytest.approx(total / len(known), abs=1e-12)
 
 
 @usual
@@ -308,8 +314,8 @@ def test_the_interval_over_users_agrees_with_plain_loops_and_mirrors(values: lis
     squares = sum((v - mean) ** 2 for v in values)
     half = float(stats.t.ppf(0.975, n - 1)) * math.sqrt(squares / (n - 1) / n)
     found, turned = (mean_over_users("spearman", [sign * v for v in values]) for sign in (1, -1))
-    assert (found["low"], found["high"]) == pytest.approx((max(-1, mean - half), min(1, mean + half)), abs=1e-9)
-    assert (turned["low"], turned["high"]) == pytest.approx((-found["high"], -found["low"]), abs=1e-9)
+    assert (found.low, found.high) == pytest.approx((max(-1, mean - half), min(1, mean + half)), abs=1e-9)
+    assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
 
 
 def test_with_few_rows_a_line_shrunk_toward_that_of_all_users_predicts_better_than_ones_own():
@@ -336,3 +342,92 @@ def test_the_unit_of_a_score_does_not_matter_to_a_shrunken_line(scale, shift):
     rng = np.random.default_rng(2)
     x, y = [rng.normal(size=5) for _ in range(6)], [rng.random(5) for _ in range(6)]
     assert shrunken_lines([scale * each + shift for each in x], y) == pytest.approx(shrunken_lines(x, y), abs=1e-6)
+
+
+# --- parts of the variance of votes: against double loops, and on simulated tables with known parts ---
+TRUTH = {"shared": 0.25, "leaning": 0.1, "group": 0.1, "individual": 0.2, "noise": 0.35}
+
+
+def simulated(seed: int, users: int, items: int, *, again: float = 0.0, individual: float = 0.2) -> Ratings:
+    """A table of which 60 % is filled, `again` of it twice; the parts of its variance are `TRUTH`."""
+    rng = np.random.default_rng(seed)
+    group = rng.integers(0, 4, users)
+    taste = rng.normal(size=(users, 3)) @ rng.normal(size=(3, items)) / np.sqrt(3)
+    means = np.sqrt(0.25) * rng.normal(size=items) + np.sqrt(0.1) * rng.normal(size=(users, 1))
+    means = means + np.sqrt(0.1) * rng.normal(size=(4, items))[group] + np.sqrt(individual) * taste
+    user, item = np.nonzero(rng.random((users, items)) < 0.6)
+    twice = rng.random(len(user)) < again
+    user, item = np.append(user, user[twice]), np.append(item, item[twice])
+    return Ratings(user, item, means[user, item] + np.sqrt(0.35) * rng.normal(size=len(user)), group[user])
+
+
+def mean_product(ratings: Ratings, linked: Callable[[int, int], bool]) -> float:
+    values = ratings.values - ratings.values.mean()
+    pairs = [(k, m) for k in range(len(values)) for m in range(len(values)) if k != m and linked(k, m)]
+    return float(np.mean([values[k] * values[m] for k, m in pairs]))
+
+
+def test_components_are_differences_of_mean_products_over_pairs_of_votes() -> None:
+    ratings = simulated(0, 9, 6, again=0.4)
+    assert ratings.groups is not None
+    user, item, group = ratings.users.tolist(), ratings.items.tolist(), ratings.groups.tolist()
+    nothing = mean_product(ratings, lambda k, m: group[k] != group[m] and item[k] != item[m])
+    shared = mean_product(ratings, lambda k, m: group[k] != group[m] and item[k] == item[m])
+    within = mean_product(ratings, lambda k, m: group[k] == group[m] and user[k] != user[m] and item[k] == item[m])
+    apart = mean_product(ratings, lambda k, m: group[k] == group[m] and user[k] != user[m] and item[k] != item[m])
+    leaning = mean_product(ratings, lambda k, m: user[k] == user[m] and item[k] != item[m])
+    again = mean_product(ratings, lambda k, m: user[k] == user[m] and item[k] == item[m])
+    assert variance_components(ratings) == pytest.approx(
+        {
+            "total": np.var(ratings.values) - nothing,
+            "shared": shared - nothing,
+            "leaning": leaning - apart,
+            "group": within - shared,
+            "repeated": again - nothing,
+        }
+    )
+
+
+def test_parts_of_simulated_tables_are_recovered_where_items_repeat() -> None:
+    tables = [variance_shares(simulated(seed, 100, 60, again=0.2)) for seed in range(12)]
+    for part, truth in TRUTH.items():
+        shares = [getattr(table, part) for table in tables]
+        assert np.mean([share.value for share in shares]) == pytest.approx(truth, abs=0.03)
+        assert sum(share.low <= truth <= share.high for share in shares) >= 10
+    assert all(table is not None and table.repeated > 0 for table in tables)
+
+
+def test_without_repeated_votes_the_individual_part_is_a_lower_bound() -> None:
+    some, none = (variance_shares(simulated(1, 150, 60, individual=part)) for part in (0.2, 0.0))
+    assert some is not None
+    assert none is not None
+    assert 0.03 < some.individual.low < some.individual.value < 0.2
+    assert (none.individual.low, none.individual.value < 0.01) == (0, True)
+    assert sum(
+        share.value for share in (some.shared, some.leaning, some.group, some.individual, some.noise) if share
+    ) == (pytest.approx(1))
+    assert some.individual.detectable < some.individual.value
+
+
+def test_fewer_users_show_only_larger_effects() -> None:
+    few, many = (variance_shares(simulated(2, users, 40, again=0.2)) for users in (20, 160))
+    assert few is not None
+    assert many is not None
+    assert few.individual.detectable > 1.5 * many.individual.detectable
+
+
+def test_nobody_is_predicted_from_the_vote_itself() -> None:
+    noise = Ratings(*np.nonzero(np.ones((60, 20))), np.random.default_rng(0).normal(size=1200))
+    value, error = predictable(noise)
+    assert value < 2 * error
+
+
+@pytest.mark.parametrize(
+    ("users", "items", "values"), [(3, 20, "noise"), (20, 3, "noise"), (20, 20, "equal"), (0, 0, "noise")]
+)
+def test_too_little_to_tell_is_none(users: int, items: int, values: str) -> None:
+    at = np.nonzero(np.ones((users, items)))
+    rng = np.random.default_rng(0)
+    assert (
+        variance_shares(Ratings(*at, rng.normal(size=len(at[0])) if values == "noise" else np.ones(len(at[0])))) is None
+    )

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from prb.errors import BadInput, RunConflict
-from prb.redact import redact_options
+from prb.errors import BadInput, RunConflict, redact_options
 from prb.study.config import ExportConfig, NewConfig
 from prb.study.database import ANNOTATOR, METADATA, REPLY, STUDY, Database, open_study
 from prb.study.design import new_study

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 
 from prb.config import Count, MaskingConfig, Name, NonNegative, OutputConfig, Place, Rare, Repeated, Seed, config
 from prb.errors import BadInput, unknown
-from prb.failures import FailureConfig
 from prb.registry import Spec
+from prb.work import FailureConfig
 
 Stage = Literal["rubric", "couple", "negative", "answer", "grade", "quality", "blind"]
 STAGES: tuple[Stage, ...] = ("rubric", "couple", "negative", "answer", "grade", "quality", "blind")

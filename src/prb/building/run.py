@@ -44,7 +44,6 @@ from prb.building.stages import (
 )
 from prb.data.publish import HUB, CardText, convert, render, write_folder
 from prb.data.source import MemorySource
-from prb.failures import refuse_failures, share_problem, unanswered
 from prb.grading import Answered
 from prb.grading.llm import LLMGrader
 from prb.llm import LLM, check_llm
@@ -52,13 +51,13 @@ from prb.models.judge import STYLES, PairwiseJudge
 from prb.progress import SILENT, Progress
 from prb.prompts import load
 from prb.runs import Finished, RunFolder, write_json, write_lines
-from prb.stats.blind import blind_margins, credits_of
+from prb.stats.bias import blind_margins, credits_of
 from prb.stats.credit import CREDIT
 from prb.stats.estimate import components
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.words import BLOCK, LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates
 from prb.types import Aspect, Duel, Failure, Post, Query
-from prb.work import open_replies
+from prb.work import open_replies, refuse_failures, share_problem, unanswered
 
 PAIRS, REJECTS, CHECKS, CARD = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json"
 BLIND_GATES = ("blind-judge", "blind-learner")

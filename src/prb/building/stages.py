@@ -24,7 +24,6 @@ from prb.building.config import ASPECTS, CANDIDATES, PROMPTS, ROLES, STAGES, Bui
 from prb.data.source import DATASETS, open_source
 from prb.errors import BadData, BadInput, BudgetUsedUp, Problem
 from prb.evaluation.planners import entries
-from prb.failures import RESUME, Breaker
 from prb.grading import Grades
 from prb.hashing import draw
 from prb.llm import LLM, Completion, Request, Sampling, make_llm, parse_llm, request_key
@@ -37,7 +36,7 @@ from prb.text.encoders import ENCODERS, Encoder
 from prb.text.pii import mask
 from prb.text.words import BLOCK, similarity_blocks
 from prb.types import Aspect, Failure, Post, Turn
-from prb.work import Asked, Call, Replies, ask_missing
+from prb.work import RESUME, Asked, Breaker, Call, Replies, ask_missing
 
 T = TypeVar("T")
 Rubric = tuple[Aspect, ...]

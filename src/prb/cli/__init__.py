@@ -57,7 +57,7 @@ SETTINGS = {
     "compare": "prb.evaluation.compare.CompareConfig",
     "audit": "prb.evaluation.audit.AuditConfig",
     "grade": "prb.grading.GradeConfig",
-    "merge": "prb.evaluation.merge.MergeConfig",
+    "merge": "prb.evaluation.run.MergeConfig",
     "report": "prb.reporting.site.ReportConfig",
     "bon": "prb.downstream.bon.BonConfig",
     "correlate": "prb.downstream.correlate.CorrelateConfig",
@@ -112,8 +112,7 @@ def _interrupt(*_: object) -> None:
 
 
 def run(args: list[str]) -> int:
-    from prb.errors import PrbError
-    from prb.redact import redact_options
+    from prb.errors import PrbError, redact_options
     from prb.types import visible
 
     for stream in (sys.stdout, sys.stderr):

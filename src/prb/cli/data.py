@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from prb.cli.parse import print_json
-from prb.config import Condition, Name, Place, Positional, PositionalOrFlag, Settings, config
+from prb.config import ConditionName, Name, Place, Positional, PositionalOrFlag, Settings, config
 from prb.summary import needs_donors
 from prb.types import visible
 
@@ -64,7 +64,7 @@ class ShowConfig(Settings):
     """Dataset, or the id alone for the embedded set."""
     id: Positional[str | None] = None
     """Id of the row."""
-    condition: Condition | None = None
+    condition: ConditionName | None = None
     """Print the prompt a model reads under this condition instead."""
 
 
@@ -163,7 +163,7 @@ def data_show(config: ShowConfig) -> None:
         print(visible(prompt))
 
 
-def _prompt(spec: str, pair: Pair, condition: Condition) -> str:
+def _prompt(spec: str, pair: Pair, condition: ConditionName) -> str:
     """What `prb evaluate` with default settings shows a model."""
     from prb.data.load import load
     from prb.errors import PrbError

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from prb.evaluation.audit import AuditConfig
     from prb.evaluation.compare import CompareConfig
     from prb.evaluation.config import EvaluateConfig
-    from prb.evaluation.merge import MergeConfig
+    from prb.evaluation.run import MergeConfig
     from prb.grading import GradeConfig
     from prb.grading.license import LicenseConfig
     from prb.reporting.formats import ExportConfig

@@ -23,13 +23,13 @@ import orjson
 import yaml
 
 from prb import __version__
-from prb.batches import chunks
 from prb.data.load import load
 from prb.data.source import DATASETS, EXTRA, MemorySource, Row, Source, open_source
 from prb.errors import BadData, BadInput, MissingExtra, PrbError, Problem, first_line
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import content_digest, draft, write_json
+from prb.work import chunks
 
 TEXTS = ["id", "user", "question", "narrative", "category", "chosen", "rejected", "answer"]
 TEXTS += ["tier", "mirror", "split", "topic"]

@@ -15,20 +15,29 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from prb.batches import chunks
 from prb.data.schema import read_items
 from prb.errors import BadInput
-from prb.failures import Breaker, gravest
 from prb.grading import Answered, Grader, Grades, grades_of, grading_calls
 from prb.hashing import digest, draw
 from prb.llm import Completion, Request, Sampling, request_key
 from prb.llm.asking import without_thinking
 from prb.progress import Progress, Tally
 from prb.prompts import PolicyPrompt, policy_chat
-from prb.stats.best_of import meetings, win_rates
-from prb.stats.credit import CREDIT
+from prb.stats.credit import CREDIT, meetings, win_rates
 from prb.types import Ask, Duel, Failure, FailureKind, Pair, Query, Reward, Verdict, writable
-from prb.work import LARGEST_REWARD, Asked, Call, Replies, Reply, ask_missing, calls_of, checked_reward
+from prb.work import (
+    LARGEST_REWARD,
+    Asked,
+    Breaker,
+    Call,
+    Replies,
+    Reply,
+    ask_missing,
+    calls_of,
+    checked_reward,
+    chunks,
+    gravest,
+)
 
 AT_ONCE, REMOTE_AT_ONCE = 8, 256
 """Answers asked about in one call, on this machine and elsewhere; a crash costs at most these."""

@@ -23,7 +23,7 @@ from pydantic import model_validator
 
 from prb import __version__
 from prb.config import (
-    Condition,
+    ConditionName,
     Count,
     DataConfig,
     EngineConfig,
@@ -59,7 +59,6 @@ from prb.engine.executors import Executor, given, open_executor
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.failures import Breaker, FailureConfig, refuse_failures, share_problem
 from prb.grading import (
     GRADERS,
     Grader,
@@ -75,7 +74,7 @@ from prb.models import MODELS, RECORDED, execution_of, make_model, refuse_record
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder, write_lines
-from prb.stats.best_of import curves, headroom, kl_bound, overoptimization, powers
+from prb.stats.credit import curves, headroom, kl_bound, overoptimization, powers
 from prb.stats.estimate import Floats, average, codes
 from prb.stats.paired import correct, difference
 from prb.summary import DatasetAbout, needs_donors
@@ -88,7 +87,7 @@ from prb.types import (
     RewardModel,
     Scorer,
 )
-from prb.work import Asked, open_replies
+from prb.work import Asked, Breaker, FailureConfig, open_replies, refuse_failures, share_problem
 
 POLICY, GRADER = "policy: ", "grader: "
 """Prefixes that tell policy and grader from the reward models in the folder's list of weights."""
@@ -139,7 +138,7 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     """A file of `prb grade --license` for this grader: scores are also given as people would grade."""
     n: Size = 0
     """Answers for each query. Default: 16; with --candidates as many as every row has, up to 16."""
-    condition: Single[Condition] = "profile"
+    condition: Single[ConditionName] = "profile"
     """What policy and reward models are shown of the user."""
     temperature: Rare[NonNegative] = 1.0
     """Sampling temperature of the policy."""

@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 
 from prb import __version__
-from prb.config import Condition, Count, Name, OutputConfig, Place, Positional, Rare, Words, config
+from prb.config import ConditionName, Count, Name, OutputConfig, Place, Positional, Rare, Words, config
 from prb.data.source import file_source
 from prb.downstream.answers import GRADES, SAMPLES, SCORES, Sample, SampleGrade, Score, read_stage
 from prb.downstream.bon import BonSummary
@@ -33,7 +33,7 @@ from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result
-from prb.stats.best_of import curves
+from prb.stats.credit import curves
 from prb.stats.estimate import Floats
 from prb.stats.paired import holm
 from prb.stats.ranking import MEASURES, models_needed, percentiles, permutation_p, power, resampled, swap_p, williams
@@ -64,7 +64,7 @@ class CorrelateConfig(OutputConfig):
     """Columns with benchmark scores (default: all others), or run folders of `prb evaluate`."""
     downstream: Words[Name] = ()
     """Columns with downstream scores, or run folders of `prb bon` and `prb ppo`."""
-    condition: Rare[Condition | None] = None
+    condition: Rare[ConditionName | None] = None
     """Which condition of the benchmark runs; default: profile, else their first."""
     best_of: Count | None = None
     """Which k of best-of-k; default: N."""

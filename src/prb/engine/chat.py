@@ -19,9 +19,9 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from prb.cache import Memo
-from prb.failures import halve_if_out_of_memory
 from prb.prompts import chat, flat
 from prb.types import Ask, Failure, Query, Reward, Turn
+from prb.work import halve_if_out_of_memory
 
 Tokens = Sequence[int]
 

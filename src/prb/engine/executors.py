@@ -30,9 +30,9 @@ from typing import Any, Protocol, TypeVar
 from prb import __version__
 from prb.config import Count, NonNegative, Positive, Size
 from prb.errors import BadInput, PrbError, Unreachable, explain_import, first_line
-from prb.failures import RESUME, ask_model
 from prb.registry import Registry
 from prb.types import Failure
+from prb.work import RESUME, ask_model
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from prb.engine.chat import Chat, Text, Tokens, group_by_query
 from prb.engine.load import Checkpoint
 from prb.engine.states import RUN_ERRORS, Bundle, Sharing, States, bundle, forget_lengths, padded_inputs, whole_batches
 from prb.errors import BadInput
-from prb.failures import halve_if_out_of_memory
 from prb.types import Ask, Failure
+from prb.work import halve_if_out_of_memory
 
 T = TypeVar("T")
 Head = Callable[[Tensor], Tensor]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -27,18 +27,18 @@ from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, read_outcomes
 from prb.evaluation.run import evaluate
 from prb.evaluation.summary import describe_dataset
-from prb.failures import FailureConfig, refuse_failures, share_problem
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import Finished, write_json
-from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways, room_above, widened
+from prb.stats.bias import blind_margins, credits_of, fold_groups, giveaways, room_above, widened
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
-from prb.stats.variance import PARTS, Ratings, Share, components, variance_shares
+from prb.stats.ratings import Ratings, Shares, variance_components, variance_shares
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates, words
 from prb.types import Estimate, Pair, Post, Rating, RewardModel, is_restraint
+from prb.work import FailureConfig, refuse_failures, share_problem
 
 VOCABULARY, SEEN = 1000, 5
 """The learner knows at most this many words, each found in at least this many answers."""
@@ -231,7 +231,8 @@ class AuditedDataset(msgspec.Struct, kw_only=True):
     """Rows that a history must not decide."""
 
 
-class VoteShares(msgspec.Struct, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class VoteShares(Shares):
     """Parts of the variance of one table of votes or ratings."""
 
     name: str
@@ -239,19 +240,6 @@ class VoteShares(msgspec.Struct, kw_only=True):
     """What the group of a user is."""
     attributes: int
     """How many there were to choose from."""
-    shared: Share
-    leaning: Share
-    group: Share | None
-    individual: Share
-    noise: Share
-    repeated: int
-    votes: int
-    users: int
-    items: int
-
-    @property
-    def parts(self) -> dict[str, Share | None]:
-        return {name: getattr(self, name) for name in PARTS}
 
 
 class AuditSummary(msgspec.Struct, kw_only=True):
@@ -427,13 +415,13 @@ def vote_shares(tables: Sequence[VoteTable], seed: int) -> list[dict[str, Any]]:
             labels = codes([row.get(attribute, "") for row in table.groups])
             known = np.array([attribute in row for row in table.groups])
             ratings = Ratings(table.users, table.items, table.values, np.where(known, labels, -1))
-            explained = components(ratings)["group"]
+            explained = variance_components(ratings)["group"]
             if np.isfinite(explained):
                 grouped[attribute] = explained, ratings
         best = max(grouped, key=lambda name: grouped[name][0], default=None)
         shares = variance_shares(grouped[best][1] if best else plain, seed)
         if shares:
-            results.append({"name": table.name, "attribute": best, "attributes": len(grouped), **shares.as_dict()})
+            results.append({"name": table.name, "attribute": best, "attributes": len(grouped), **asdict(shares)})
     return results
 
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count
 from typing import Any, Literal, Self, TypeVar
 
-from prb.config import Donors, HistoryKind, UserConfig
+from prb.config import ConditionName, Donors, HistoryKind, ShownHistory, UserConfig
 from prb.data.load import Dataset, History, Users
 from prb.data.retrieve import Ranker, leaking_choices, ranker, top_choices, top_posts
 from prb.data.votes import quoted_votes
 from prb.evaluation.planners import Plan, Planner, infer_plans, plan_all
-from prb.failures import Breaker
 from prb.hashing import draw
 from prb.summary import CONDITIONS, TRAINED, Condition
 from prb.text.pii import mask_query
 from prb.types import UNMEASURED, Failure, Item, Query, TrainedOn
-from prb.work import Replies
+from prb.work import Breaker, Call, Replies
 
-NO_DONOR, NO_RUBRIC = "no other user to borrow a history from", "no rubric to show"
 NOTHING = TrainedOn()
 Build = TypeVar("Build", bound=Callable[..., Any])
 
@@ -43,19 +42,27 @@ class Built:
     """Whether the model was trained on this row, or on another row of its user."""
 
 
+@dataclass(frozen=True)
+class RowUnder:
+    """A row under a condition, and what is asked about it."""
+
+    item: Item
+    cluster: str
+    condition: ConditionName
+    built: Built | Failure
+    calls: tuple[Call, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class QueryBuilder:
     """Turns items into queries; the only code that may put a rubric into a query, and only for `oracle`."""
 
-    rank: Ranker
-    planner: Planner
     users: Users
+    planner: Planner
+    shown: ShownHistory
     k: int
-    k_choices: int = 8
-    history: HistoryKind = "both"
-    budget: int | None = None
+    """How many posts are shown."""
     seed: int = 0
-    donors: Donors = "matched"
     mask: bool = False
     mask_for_planner: bool = False
     """Apart from `mask`, so that every model of a run is shown the same plan."""
@@ -66,33 +73,23 @@ class QueryBuilder:
 
     @classmethod
     def of(
-        cls,
-        config: UserConfig,
-        dataset: Dataset,
-        planner: Planner,
-        *,
-        reader: object,
-        seed: int,
-        trained_on: TrainedOn = NOTHING,
-        count_trained: bool = False,
+        cls, config: UserConfig, dataset: Dataset, planner: Planner, *, reader: object, seed: int, **trained: Any
     ) -> Self:
         """The builder of a run for one `reader`: a model, a policy or a grader."""
-        shown = config.shown
         return cls(
-            trained_on=trained_on,
-            count_trained=count_trained,
-            rank=ranker(shown.ranker),
-            planner=planner,
             users=dataset.users,
+            planner=planner,
+            shown=config.shown,
             k=config.k,
-            k_choices=shown.choices,
-            history=shown.kind,
-            budget=shown.budget,
             seed=seed,
-            donors=shown.donors,
             mask=config.masks(reader),
             mask_for_planner=config.masks(planner),
+            **trained,
         )
+
+    @cached_property
+    def rank(self) -> Ranker:
+        return ranker(self.shown.ranker)
 
     def build(self, item: Item, condition: str, plan: Plan | Failure | None = None) -> Built | Failure:
         """`plan` is what `plans` or an earlier process inferred for condition `plan`; without it the planner runs."""
@@ -107,35 +104,33 @@ class QueryBuilder:
     def plans(
         self, items: Sequence[Item], replies: Replies | None = None, breaker: Breaker | None = None
     ) -> dict[str, Plan | Failure]:
-        """What the planner infers for each item, asked for all at once; with `replies`, only what is not there."""
-        asks = [self._whole_history(item) for item in items]
-        if self.mask_for_planner:
-            asks = list(map(mask_query, asks))
+        """What the planner infers for each item, asked for all at once; with `replies`, only what is not there. It is
+        shown the whole history and picks what it needs."""
+        asks = []
+        for item in items:
+            posts, choices = self._of_kind(History(item.profile, item.choices))
+            leaks = leaking_choices(item.question, item.answers, choices)
+            query = Query(
+                question=item.question,
+                user=item.user,
+                context=item.context,
+                posts=tuple(posts),
+                choices=tuple(choice for n, choice in enumerate(choices) if n not in leaks),
+            )
+            asks.append(mask_query(query) if self.mask_for_planner else query)
         if replies is None:
             inferred = plan_all(self.planner, asks)
         else:
             inferred = infer_plans(self.planner, asks, replies, breaker)
         return dict(zip([item.id for item in items], inferred, strict=True))
 
-    def _whole_history(self, item: Item) -> Query:
-        """All that a planner may see; it picks what it needs."""
-        posts, choices = self._of_kind(History(item.profile, item.choices))
-        leaks = leaking_choices(item.question, item.answers, choices)
-        return Query(
-            question=item.question,
-            user=item.user,
-            context=item.context,
-            posts=tuple(posts),
-            choices=tuple(choice for n, choice in enumerate(choices) if n not in leaks),
-        )
-
     def with_history(self, item: Item, user: str, history: History) -> Built:
         """The posts and choices of a history that suit the question best."""
-        posts, choices = self._of_kind(history)
+        (posts, choices), budget = self._of_kind(history), self.shown.budget
         leaks = quoted_votes(item.answers)
         posts = [post for post in posts if post.text not in leaks]
-        top = top_posts(item.question, posts, self.rank, k=self.k, budget=self.budget)
-        chosen = top_choices(item.question, item.answers, choices, self.rank, k=self.k_choices, budget=self.budget)
+        top = top_posts(item.question, posts, self.rank, k=self.k, budget=budget)
+        chosen = top_choices(item.question, item.answers, choices, self.rank, k=self.shown.choices, budget=budget)
         query = Query(
             question=item.question,
             user=user,
@@ -146,9 +141,8 @@ class QueryBuilder:
         return Built(query, top.cut + chosen.cut, chosen.positions, chosen.leaks)
 
     def _of_kind(self, history: History) -> History:
-        return History(
-            history.posts if self.history != "choices" else (), history.choices if self.history != "posts" else ()
-        )
+        kind = self.shown.kind
+        return History(history.posts if kind != "choices" else (), history.choices if kind != "posts" else ())
 
 
 def applicable(conditions: Sequence[str], dataset: Dataset) -> tuple[str, ...]:
@@ -178,7 +172,8 @@ def profile(builder: QueryBuilder, item: Item, _: Plan | Failure | None) -> Buil
 
 @condition("plan", "what was inferred from the history", color="#009e73", dark="#33c19b", mark="^")
 def plan(builder: QueryBuilder, item: Item, inferred: Plan | Failure | None) -> Built | Failure:
-    return _with_plan(item, builder.plans([item])[item.id] if inferred is None else inferred)
+    aspects = builder.plans([item])[item.id] if inferred is None else inferred
+    return aspects if isinstance(aspects, Failure) else _with_plan(item, aspects)
 
 
 @condition(
@@ -191,9 +186,9 @@ def plan(builder: QueryBuilder, item: Item, inferred: Plan | Failure | None) -> 
     mark="D",
 )
 def shuffled(builder: QueryBuilder, item: Item, _: Plan | Failure | None) -> Built | Failure:
-    donor = pick_donor(item, builder.users, builder.seed, builder.donors, builder.history)
+    donor = pick_donor(item, builder.users, builder.seed, builder.shown.donors, builder.shown.kind)
     if donor is None:
-        return Failure(NO_DONOR, kind=UNMEASURED)
+        return Failure("no other user to borrow a history from", kind=UNMEASURED)
     return builder.with_history(item, donor, builder.users.history(donor))
 
 
@@ -206,17 +201,15 @@ def shuffled(builder: QueryBuilder, item: Item, _: Plan | Failure | None) -> Bui
     mark="v",
 )
 def oracle(_: QueryBuilder, item: Item, __: Plan | Failure | None) -> Built | Failure:
-    return _with_plan(item, true_plan(item) if item.rubric else Failure(NO_RUBRIC, kind=UNMEASURED))
-
-
-def _with_plan(item: Item, plan: Plan | Failure) -> Built | Failure:
-    if isinstance(plan, Failure):
-        return plan
-    return Built(Query(question=item.question, user=item.user, context=item.context, plan=plan))
+    return _with_plan(item, true_plan(item)) if item.rubric else Failure("no rubric to show", kind=UNMEASURED)
 
 
 def true_plan(item: Item) -> Plan:
     return tuple(f"{a.label}: {a.reason}" if a.reason else a.label for a in item.rubric)
+
+
+def _with_plan(item: Item, aspects: Plan) -> Built:
+    return Built(Query(question=item.question, user=item.user, context=item.context, plan=aspects))
 
 
 def pick_donor(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, model_validator
 
 from prb.config import (
-    Condition,
+    ConditionName,
     Count,
     DataConfig,
     EngineConfig,
@@ -25,11 +25,11 @@ from prb.config import (
 )
 from prb.data.load import Shard
 from prb.errors import BadInput, unknown
-from prb.failures import FailureConfig
 from prb.hooks import HookConfig
 from prb.registry import Spec, split_alias, typed_options
+from prb.work import FailureConfig
 
-DEFAULT_CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled", "oracle")
+DEFAULT_CONDITIONS: tuple[ConditionName, ...] = ("none", "profile", "shuffled", "oracle")
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
 PERSONAL, READER = "personal (SmolLM2 head, recorded):=personal-recorded", "reader (LLM, recorded):=reader"
 RECORDED_MODELS = {"test": (PERSONAL, READER), "hard": (READER,), "restraint": (PERSONAL, READER)}
@@ -70,7 +70,7 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     model: Repeated[Name] = ()
     """Model spec such as `embedding` or `embedding?encoder=minilm`, or `mine.py:Class`. Default: all embedded models.
     `short:=spec` names it `short` in tables."""
-    condition: Repeated[Condition] = ()
+    condition: Repeated[ConditionName] = ()
     """What the model is shown of the user. Default: none, profile, shuffled and oracle."""
     task: Rare[Literal["pairs", "ratings"]] = "pairs"
     """Chosen/rejected pairs, or answers with each user's own rating in 0..1."""

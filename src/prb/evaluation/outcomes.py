@@ -6,35 +6,21 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from prb.errors import BadInput
 from prb.runs import OUTCOMES, read_lines
-from prb.stats.credit import decided
+from prb.stats.credit import CREDIT, decided
 from prb.stats.estimate import Bools, Floats
-from prb.types import UNMEASURED, FailureKind, Outcome
+from prb.types import UNMEASURED, Outcome
 
 NAN = float("nan")
-FIELDS = frozenset(Outcome.__dataclass_fields__)
-REQUIRED = FIELDS - {"failure_kind", "choices", "leaks", "seen", "log_odds"}
+REQUIRED = frozenset(Outcome.__dataclass_fields__) - {"failure_kind", "choices", "leaks", "seen", "log_odds"}
 """Lines of earlier versions have no kind of failure, no past choices and no log-odds."""
-KINDS = (None, *get_args(FailureKind))
-VERDICTS = (None, "first", "second", "tie")
-TEXT, TEXT_OR_NONE = frozenset({str}), frozenset({str, NoneType})
-NUMBER: frozenset[type] = frozenset({int, float})
-SCORE: frozenset[type] = NUMBER | {NoneType}
-NAMES = itemgetter("pair", "user", "cluster", "model", "condition")
-READ = (
-    *("model", "condition", "pair", "user", "cluster", "credit", "margin", "scores", "verdicts", "leaks", "failure"),
-    *("log_odds", "failure_kind", "seen", "cut", "tokens", "seconds", "cost", "post_ids", "plan", "text"),
-)
-"""The fields of an outcome that columns use."""
-_TAKEN = attrgetter(*READ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,35 +90,34 @@ class Column:
         measured[self._unmeasured_rows] = False
         return measured
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        credit, margin, scores, verdicts = line["credit"], line["margin"], line["scores"], line["verdicts"]
-        self._credits.append(NAN if credit is None else credit)
-        self._margins.append(NAN if margin is None else margin)
+    def add(self, line: Outcome) -> None:
+        scores, verdicts, log_odds = line.scores, line.verdicts, line.log_odds
+        self._credits.append(NAN if line.credit is None else line.credit)
+        self._margins.append(NAN if line.margin is None else line.margin)
         rating = scores[0] if scores and len(scores) == 1 else None
         self._single_scores.append(NAN if rating is None else rating)
         if verdicts is not None:
             self.verdicts += zip(verdicts[::2], verdicts[1::2], strict=True)
-        log_odds = line.get("log_odds")
         if log_odds is not None and None not in log_odds:
             self.biases_cancel = True
         answered = scores if verdicts is None else decided(verdicts, log_odds)
-        if answered is not None and len(answered) > 2 and credit is not None:
+        if answered is not None and len(answered) > 2 and line.credit is not None:
             self.several[len(self) - 1] = tuple(answered)
-        self.leaks += line.get("leaks", 0)
-        if line["failure"] is not None:
-            reason = line["failure"].partition(": ")[0]  # the detail, often the tail of a text, stays in the outcome
-            unmeasured = line.get("failure_kind") == UNMEASURED
-            counts = self.unmeasured if unmeasured else self.failures
-            counts[reason] = counts.get(reason, 0) + 1
-            if unmeasured:
+        if line.failure is not None:
+            reason = line.failure.partition(": ")[0]  # the detail, often the tail of a text, stays in the outcome
+            counts = self.failures
+            if line.failure_kind == UNMEASURED:
+                counts = self.unmeasured
                 self._unmeasured_rows.append(len(self) - 1)
-        if seen := line.get("seen"):
-            self.trained_rows += seen == "row"
-            self.trained_users.add(line["user"])
-        self.cut += line["cut"]
-        self.tokens += line["tokens"]
-        self.seconds += line["seconds"]
-        self.cost += line["cost"]
+            counts[reason] = counts.get(reason, 0) + 1
+        if line.seen:
+            self.trained_rows += line.seen == "row"
+            self.trained_users.add(line.user)
+        self.leaks += line.leaks
+        self.cut += line.cut
+        self.tokens += line.tokens
+        self.seconds += line.seconds
+        self.cost += line.cost
 
 
 class Outcomes:
@@ -162,47 +147,34 @@ class Outcomes:
     def conditions(self) -> list[str]:
         return list(dict.fromkeys(condition for _, condition in self.of))
 
-    def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Outcomes of this process."""
-        for outcome in outcomes:
-            problem = self._add(dict(zip(READ, _TAKEN(outcome), strict=True)))
-            if problem:
-                raise RuntimeError(problem)
-
     def read(self, line: Mapping[str, Any], where: str) -> None:
-        """A line of a file: it must be one that `prb evaluate` writes, and about the next pair of its column."""
-        problem = _problem(line) or self._add(line)
-        if problem:
-            raise BadInput(f"{where}: {problem}")
+        """A line of a file, whoever wrote it: it must be one that `prb evaluate` writes, and about the next pair of its
+        column."""
+        try:
+            self.add([_checked(line)])
+        except (ValueError, msgspec.ValidationError) as error:
+            raise BadInput(f"{where}: {error}") from None
 
-    def _add(self, line: Mapping[str, Any]) -> str | None:
-        cell = line["model"], line["condition"]
-        if self._cells_known and cell not in self.of:
-            return f"the run has no model {cell[0]!r} under condition {cell[1]!r}"
-        column = self.of.setdefault(cell, Column())
-        position = len(column)
-        if not self._pairs_known and cell == next(iter(self.of)) and position == len(self.pairs):
-            self.pairs.append(line["pair"])  # type: ignore[attr-defined]
-        if position == len(self.users):
-            self.users.append(line["user"])
-            self.clusters.append(line["cluster"])
-        if position >= len(self.pairs) or line["pair"] != self.pairs[position]:
-            expected = repr(self.pairs[position]) if position < len(self.pairs) else "no further one"
-            return f"the outcome of pair {line['pair']!r} is where the dataset has {expected}"
-        column.add(line)
-        if self._details:
-            posts, plan = tuple(line["post_ids"]), tuple(line["plan"])
-            column.details.append(
-                Detail(
-                    scores=tuple(line["scores"] or ()),
-                    verdicts=tuple(line["verdicts"] or ()),
-                    failure=line["failure"],
-                    post_ids=self._shared.setdefault(posts, posts),
-                    plan=self._shared.setdefault(plan, plan),
-                    text=tuple(line["text"]),
-                )
-            )
-        return None
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            cell = outcome.model, outcome.condition
+            if self._cells_known and cell not in self.of:
+                raise ValueError(f"the run has no model {cell[0]!r} under condition {cell[1]!r}")
+            column = self.of.setdefault(cell, Column())
+            position = len(column)
+            if not self._pairs_known and cell == next(iter(self.of)) and position == len(self.pairs):
+                self.pairs.append(outcome.pair)  # type: ignore[attr-defined]
+            if position == len(self.users):
+                self.users.append(outcome.user)
+                self.clusters.append(outcome.cluster)
+            if position >= len(self.pairs) or outcome.pair != self.pairs[position]:
+                expected = repr(self.pairs[position]) if position < len(self.pairs) else "no further one"
+                raise ValueError(f"the outcome of pair {outcome.pair!r} is where the dataset has {expected}")
+            column.add(outcome)
+            if self._details:
+                post_ids, plan = (self._shared.setdefault(texts, texts) for texts in (outcome.post_ids, outcome.plan))
+                scores, verdicts = outcome.scores or (), outcome.verdicts or ()
+                column.details.append(Detail(scores, verdicts, outcome.failure, post_ids, plan, outcome.text))
 
 
 def read_outcomes(folder: Path, *, details: bool = False) -> Outcomes:
@@ -220,45 +192,24 @@ def read_outcomes(folder: Path, *, details: bool = False) -> Outcomes:
     return outcomes
 
 
-def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule after the other
-    """Why a line cannot be an outcome. Optimized by hand, because a run has millions of lines."""
-    if not line.keys() >= REQUIRED:
-        return f"an outcome without {', '.join(sorted(REQUIRED - line.keys()))}"
-    credit, margin, failure = line["credit"], line["margin"], line["failure"]
-    if not (credit is None or (_are(NUMBER, [credit]) and 0 <= credit <= 1)):
-        return f"credit {credit!r} is not between 0 and 1"
-    if not (margin is None or _are(NUMBER, [margin])):
-        return f"margin {margin!r} is not a number"
-    answered = margin is not None  # without credit where no answer is right
-    if (credit is not None and not answered) or (failure is not None and (answered or type(failure) is not str)):
-        return "credit, margin and failure contradict each other"
-    if line.get("failure_kind") not in (KINDS if failure else (None,)):
-        return f"failure_kind {line['failure_kind']!r} does not fit failure {failure!r}"
-    if not TEXT.issuperset(map(type, NAMES(line))) or line.get("seen") not in (None, "row", "user"):
-        return "pair, user, cluster, model and condition must be texts, and seen null, row or user"
-    scores, verdicts = line["scores"], line["verdicts"]
-    if not (scores is None or (type(scores) is list and _are(SCORE, scores))):
-        return f"scores {scores!r} are not as prb evaluate writes them"
-    if not (verdicts is None or _in_two_orders(verdicts, line.get("log_odds"))):
-        return f"verdicts {verdicts!r} or their log-odds are not as prb evaluate writes them"
-    for name in ("post_ids", "plan", "text"):
-        if not (type(line[name]) is list and TEXT.issuperset(map(type, line[name]))):
-            return f"{name} must be a list of texts"
-    choices = line.get("choices", ())
-    amounts = [line["cut"], line["tokens"], line["seconds"], line["cost"], line.get("leaks", 0)]
-    amounts += choices if isinstance(choices, list | tuple) else [None]
-    if not (_are(NUMBER, amounts) and min(amounts) >= 0):
-        return "cut, tokens, seconds, cost, leaks and choices must be numbers that are not negative"
-    return None
-
-
-def _in_two_orders(verdicts: Any, log_odds: Any) -> bool:
-    if not (type(verdicts) is list and len(verdicts) % 2 == 0 and TEXT_OR_NONE.issuperset(map(type, verdicts))):
-        return False
-    fits = log_odds is None or (type(log_odds) is list and len(log_odds) == len(verdicts) and _are(SCORE, log_odds))
-    return fits and all(map(VERDICTS.__contains__, verdicts))
-
-
-def _are(kinds: frozenset[type], values: Sequence[Any]) -> bool:
-    """Whether all values are of these types, and the numbers among them finite; a truth value is no number here."""
-    return kinds.issuperset(map(type, values)) and math.isfinite(sum(filter(None, values)))
+def _checked(line: Mapping[str, Any]) -> Outcome:
+    """The outcome of a line; `ValueError` says why it cannot be one."""
+    if missing := REQUIRED - line.keys():
+        raise ValueError(f"an outcome without {', '.join(sorted(missing))}")
+    outcome = msgspec.convert(line, Outcome)
+    credit, margin, failure, verdicts = outcome.credit, outcome.margin, outcome.failure, outcome.verdicts or ()
+    if credit is not None and not 0 <= credit <= 1:
+        raise ValueError(f"credit {credit!r} is not between 0 and 1")
+    # a row without a right answer has a margin and no credit
+    if (credit is not None and margin is None) or (failure is not None and margin is not None):
+        raise ValueError("credit, margin and failure contradict each other")
+    if outcome.failure_kind is not None and failure is None:
+        raise ValueError(f"failure_kind {outcome.failure_kind!r} without a failure")
+    log_odds = outcome.log_odds or verdicts
+    if len(verdicts) % 2 or len(log_odds) != len(verdicts) or not set(verdicts) <= {None, *CREDIT}:
+        raise ValueError(f"verdicts {verdicts!r} or their log-odds are not as prb evaluate writes them")
+    amounts = [outcome.cut, outcome.tokens, outcome.seconds, outcome.cost, outcome.leaks, *outcome.choices]
+    numbers = [*amounts, margin, *(outcome.scores or ()), *(outcome.log_odds or ())]
+    if min(amounts) < 0 or not math.isfinite(sum(filter(None, numbers))):
+        raise ValueError("numbers must be finite, and cut, tokens, seconds, cost, leaks and choices not negative")
+    return outcome

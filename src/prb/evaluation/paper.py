@@ -16,14 +16,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict
 
-from prb.batches import chunks
-from prb.config import Condition
+from prb.config import ConditionName
 from prb.data.schema import read_posts
 from prb.errors import BadInput, PrbError, Unreachable
-from prb.evaluation.conditions import Built
+from prb.evaluation.conditions import Built, RowUnder
 from prb.evaluation.config import EvaluateConfig, Paper
-from prb.evaluation.outcomes import Column
-from prb.evaluation.scoring import RowUnder
 from prb.hashing import settings_digest
 from prb.llm import LLM, Request, Sampling, make_llm
 from prb.models import MODELS, check_scorer
@@ -32,7 +29,7 @@ from prb.prompts import fill, load
 from prb.registry import Spec, split_alias
 from prb.text.pii import mask
 from prb.types import Ask, Failure, Item, Outcome, Post, Query, RewardModel, Turn
-from prb.work import Asked, Call, Replies, call_key
+from prb.work import Asked, Call, Replies, call_key, chunks
 
 BATCH, MAX_LENGTH, SEED, JUDGE_TOKENS = 8, 8192, 42, 512
 ROWS = BATCH // 2
@@ -90,12 +87,6 @@ def paper_orders(subsets: Sequence[tuple[str, int]]) -> list[bool]:
     return [draws[number] for _, number in subsets]
 
 
-def lost_and_unparsed(column: Column) -> dict[str, int]:
-    """What the procedure hides: ties counted as lost, and replies without a verdict counted as "A"."""
-    undecided = int((column.margin == 0).sum())
-    return {"ties": 0, "unparsed": undecided} if column.verdicts else {"ties": undecided, "unparsed": 0}
-
-
 class PaperScoring:
     """The scalar evaluator: chosen and rejected of each row, eight texts per batch."""
 
@@ -107,20 +98,19 @@ class PaperScoring:
     def _scores(self, texts: Sequence[str]) -> list[float]:
         return [score for part in chunks(texts, BATCH) for score in self._head.scores(part)]
 
-    def under(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
+    def under(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
         texts = [self._head.template(item.question, answer) for answer in item.answers]
         # by row: what a text scores depends on its batch, so none may be left out of it
         calls = tuple(Call(call_key(self._start, item.id, str(n), text), text) for n, text in enumerate(texts))
         return RowUnder(item, cluster, condition, Built(Query(question=item.question)), calls)
 
     def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
-        scores = [replies[call.key].value for call in row.calls]
-        if not all(isinstance(score, float) for score in scores):
-            reasons = [replies[call.key].failure for call in row.calls]
-            raise PrbError(f"{row.item.id}: {next(filter(None, reasons))}; the paper's procedure has no place for it")
-        chosen, rejected = map(float, scores)  # type: ignore[arg-type]
-        won = float(chosen > rejected)
-        return _outcome(self.name, row, won, {"scores": (chosen, rejected), "margin": chosen - rejected})
+        replied = [replies[call.key] for call in row.calls]
+        if failures := [reply.failure for reply in replied if reply.failure]:
+            raise PrbError(f"{row.item.id}: {failures[0]}; the paper's procedure has no place for it")
+        chosen, rejected = (float(reply.value) for reply in replied)  # type: ignore[arg-type]
+        margin = chosen - rejected
+        return _outcome(self.name, row, float(margin > 0), scores=(chosen, rejected), margin=margin)
 
 
 class PaperJudging:
@@ -134,9 +124,12 @@ class PaperJudging:
         self.asked = Asked(name, llm.complete, fingerprint, llm.remote)
         self._start = self.asked.key_start()
 
-    def under(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
-        request = Request(self._chat(item), Sampling(temperature=0.0, max_tokens=JUDGE_TOKENS))
-        call = Call(call_key(self._start, *(part for turn in request.chat for part in turn)), request)
+    def under(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
+        a, b = item.answers if self._chosen_is_a[item.id] else item.answers[::-1]
+        fields = {"question": mask(item.question) if self._masked else item.question, "answer_a": a, "answer_b": b}
+        chat = tuple(Turn(role, fill(text, **fields)) for role, text in self._prompt)
+        request = Request(chat, Sampling(temperature=0.0, max_tokens=JUDGE_TOKENS))
+        call = Call(call_key(self._start, *(part for turn in chat for part in turn)), request)
         return RowUnder(item, cluster, condition, Built(Query(question=item.question)), (call,))
 
     def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
@@ -150,19 +143,10 @@ class PaperJudging:
         verdict, chosen_is_a = paper_verdict(text), self._chosen_is_a[item.id]
         won = float((verdict or "A") == ("A" if chosen_is_a else "B"))
         choice = "second" if verdict == "B" else "first"
-        about = {
-            "verdicts": (choice, None) if chosen_is_a else (None, choice),
-            "margin": won - 0.5 if verdict else 0.0,
-            "text": (text,),
-            "tokens": reply.tokens,
-            "cost": reply.cost,
-        }
-        return _outcome(self.name, row, won, about)
-
-    def _chat(self, item: Item) -> tuple[Turn, ...]:
-        a, b = item.answers if self._chosen_is_a[item.id] else item.answers[::-1]
-        fields = {"question": mask(item.question) if self._masked else item.question, "answer_a": a, "answer_b": b}
-        return tuple(Turn(role, fill(text, **fields)) for role, text in self._prompt)
+        verdicts = (choice, None) if chosen_is_a else (None, choice)
+        margin = won - 0.5 if verdict else 0.0
+        used = {"text": (text,), "tokens": reply.tokens, "cost": reply.cost}
+        return _outcome(self.name, row, won, verdicts=verdicts, margin=margin, **used)
 
 
 def paper_verdict(text: str) -> str | None:
@@ -172,10 +156,9 @@ def paper_verdict(text: str) -> str | None:
     return verdict if verdict in ("A", "B") else None
 
 
-def _outcome(name: str, row: RowUnder, won: float, about: dict[str, Any]) -> Outcome:
-    item = row.item
-    about |= {"pair": item.id, "user": item.user, "cluster": row.cluster, "condition": row.condition}
-    return Outcome(model=name, credit=won, **about)
+def _outcome(model: str, row: RowUnder, won: float, **about: Any) -> Outcome:
+    about |= {"pair": row.item.id, "user": row.item.user, "cluster": row.cluster, "condition": row.condition}
+    return Outcome(model=model, credit=won, **about)
 
 
 def paper_scoring(

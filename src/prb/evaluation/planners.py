@@ -15,7 +15,6 @@ from pydantic import Field
 
 from prb.config import Count
 from prb.data.retrieve import ranker, top_choices, top_posts
-from prb.failures import Breaker
 from prb.hashing import settings_digest
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, T, ask, without_thinking
@@ -24,7 +23,7 @@ from prb.registry import Registry
 from prb.text.encoders import ENCODERS
 from prb.text.words import sentences
 from prb.types import Failure, Query, is_remote
-from prb.work import Asked, Call, Replies, ask_all, call_key, key_start, query_parts
+from prb.work import Asked, Breaker, Call, Replies, ask_all, call_key, key_start, query_parts
 
 Plan = tuple[str, ...]
 

@@ -1,47 +1,114 @@
-"""The main job: models × conditions over a dataset.
+"""The main job: models × conditions over a dataset; and shards of it, merged.
 
 Rows are planned in batches, all conditions of a batch together; a model is asked what has no reply yet; outcomes, one
 line per row and condition, are derived from the replies in dataset order, and the summary from the outcomes. One model
 is loaded at a time.
+
+An outcome earns credit (1 if the model ranks a right answer first, 0.5 for a tie, else 0) and has a margin, such as the
+reward of the chosen answer minus that of the rejected one; `stats/credit.py` defines both. A failure has neither. What
+is asked twice has one key and one reply. So the twins of a mirror pair get exactly the same scores wherever the model
+is not told who asks.
 """
 
 from __future__ import annotations
 
+import gc
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import orjson
 
 from prb import __version__
-from prb.batches import rarely_collecting
+from prb.config import ConditionName, OutputConfig, Place, PositionalWords, config
 from prb.data.load import Dataset, Shard, load
 from prb.engine.executors import Executor, given, open_executor
-from prb.errors import BadInput, ModelChanged
-from prb.evaluation.conditions import QueryBuilder, applicable
+from prb.errors import BadInput, ModelChanged, RunConflict, differences
+from prb.evaluation.conditions import Built, QueryBuilder, RowUnder, applicable
 from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
 from prb.evaluation.planners import PLANNERS, Plan, Planner
-from prb.evaluation.scoring import ComparerOutcomes, RecordedOutcomes, RowUnder, ScorerOutcomes, Scoring
 from prb.evaluation.summary import check_requirements, summarize
-from prb.failures import Breaker
-from prb.hashing import short_digest
+from prb.hashing import draw, short_digest
 from prb.hooks import Batch, Hooks, RunResult, RunStart
 from prb.models import MODELS, PREFIXES_SHARED, execution_of, make_model, trained_on
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
-from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, json_line, part_of, writing
-from prb.summary import needs_donors
-from prb.types import Failure, Item, Recorded, RewardModel, Scorer
-from prb.work import Call, Replies, ask_missing, open_replies
-
-Evaluator = ScorerOutcomes | ComparerOutcomes | RecordedOutcomes | PaperScoring | PaperJudging
+from prb.runs import (
+    OUTCOMES,
+    REPLIES,
+    SUMMARY,
+    USERS,
+    Finished,
+    RunFolder,
+    draft,
+    json_line,
+    part_of,
+    read_identity,
+    read_lines,
+    read_result,
+    writing,
+)
+from prb.stats.credit import credit_of_scores, credit_of_verdicts, duel_shares
+from prb.summary import TRAINED, needs_donors
+from prb.types import (
+    NO_EVIDENCE,
+    Ask,
+    Comparer,
+    Duel,
+    Failure,
+    Item,
+    Outcome,
+    Pair,
+    Query,
+    Record,
+    Recorded,
+    RewardModel,
+    Scorer,
+)
+from prb.work import (
+    Asked,
+    Breaker,
+    Call,
+    Replies,
+    Reply,
+    ask_missing,
+    calls_of,
+    checked_reward,
+    chunks,
+    gravest,
+    open_replies,
+)
 
 LONG_RUN = 5
 """Minutes from which a run says beforehand how long it will take."""
+OBJECTS = 200_000
+"""New objects after which Python looks for reference cycles; by default a few hundred, less than a row has."""
+EXTENDABLE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "evaluate.model": lambda new, old: set(new) >= set(old),
+    "evaluate.condition": lambda new, old: set(new) >= set(old),
+    "evaluate.limit": lambda new, old: new is None or (old is not None and new >= old),
+    "dataset.rows": lambda *_: True,  # follows from the settings, of the same data
+}
+"""What a command may add to a run in `--out`: none of it changes a reply."""
+
+
+@contextmanager
+def rarely_collecting() -> Iterator[None]:
+    """Rows are many small objects without reference cycles; looking for some took a fifth of the time of a run."""
+    before = gc.get_threshold()
+    if before[0]:  # 0: somebody has turned it off
+        gc.set_threshold(max(before[0], OBJECTS), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @rarely_collecting()
@@ -108,23 +175,6 @@ def identity(config: EvaluateConfig, dataset: Dataset, planner: str) -> dict[str
     return {"prb": __version__, "evaluate": config.saved(), "dataset": about, "planner": planner}
 
 
-def _all(new: Sequence[str], old: Sequence[str]) -> bool:
-    return set(new) >= set(old)
-
-
-def _longer(new: int | None, old: int | None) -> bool:
-    return new is None or (old is not None and new >= old)
-
-
-EXTENDABLE: Mapping[str, Callable[[Any, Any], bool]] = {
-    "evaluate.model": _all,
-    "evaluate.condition": _all,
-    "evaluate.limit": _longer,
-    "dataset.rows": lambda *_: True,  # follows from the settings, of the same data
-}
-"""What a command may add to a run in `--out`: none of it changes a reply."""
-
-
 class Job:
     """One evaluation, in whichever folder."""
 
@@ -145,7 +195,7 @@ class Job:
     def run(self, folder: Path) -> Finished:
         config, dataset = self.config, self.dataset
         about = identity(config, dataset, self.planner.fingerprint)
-        outcomes = Outcomes(dataset.index.ids, [(m, c) for m in config.names for c in config.condition])
+        outcomes = Outcomes(dataset.index.ids, list(product(config.names, config.condition)))
         with (
             open_executor(config.engine) as executor,
             RunFolder(folder, about, fresh=config.fresh, extendable=EXTENDABLE) as run,
@@ -158,6 +208,7 @@ class Job:
             self.hooks.tell("on_run_start", start)
             with writing_outcomes(folder) as write:
                 for name, spec in map(split_alias, config.model):
+                    self.progress.begin(f"loading {name}")
                     self._evaluate_model(self._evaluator(run, executor, name, spec), replies, breaker, outcomes, write)
             summary, users = summarize(config, dataset, outcomes)
             run.finish({USERS: users, SUMMARY: summary})
@@ -166,7 +217,6 @@ class Job:
 
     def _evaluator(self, run: RunFolder, executor: Executor, name: str, spec: str) -> Evaluator:
         config, models = self.config, self.models
-        self.progress.begin(f"loading {name}")
         if config.paper:
             paper = paper_scoring(config, name, spec, self.dataset.index.ids, self._subsets)
             run.confirm_model(name, paper.asked.identity)
@@ -209,7 +259,6 @@ class Job:
         names = self.config.names
         which = f" (model {names.index(evaluator.name) + 1} of {len(names)})" if len(names) > 1 else ""
         self.progress.begin(f"{evaluator.name}{which}", total=total)
-        plan = self._plan(evaluator, replies, breaker)
 
         def pace(seconds: float) -> None:
             nonlocal told
@@ -221,8 +270,8 @@ class Job:
                 )
             told = True
 
-        asked = evaluator.asked
-        batches = ask_missing(plan, replies, asked, breaker, pace=pace) if asked else (b for b, _ in plan)
+        plan, asked = self._plan(evaluator, replies, breaker), evaluator.asked
+        batches = ask_missing(plan, replies, asked, breaker, pace=pace) if asked else (rows for rows, _ in plan)
         for rows in batches:
             derived = [evaluator.outcome(row, replies) for row in rows]
             write(b"".join(map(json_line, derived)))
@@ -236,28 +285,22 @@ class Job:
     def _plan(
         self, evaluator: Evaluator, replies: Replies, breaker: Breaker
     ) -> Iterator[tuple[list[RowUnder], list[Call]]]:
-        """Batches of rows under all conditions, with their calls."""
-        conditions, clusters = self.config.condition, iter(self.dataset.index.clusters)
-        for items in self._batches():
-            of_items = list(islice(clusters, len(items)))
-            plans: Mapping[str, Plan | Failure] = {}
-            if "plan" in conditions and isinstance(evaluator, Scoring):
-                plans = evaluator.plans(items, replies, breaker)
-            rows = [
-                evaluator.under(item, cluster, condition, plans)
-                for condition in conditions
-                for item, cluster in zip(items, of_items, strict=True)
-            ]
-            calls = [call for row in rows for call in row.calls]
-            self._calls_per_row = len(calls) / len(items)
-            yield rows, calls
-
-    def _batches(self) -> Iterator[list[Item]]:
-        """A batch never crosses the border of two of the paper's subsets."""
-        rows = iter(self.dataset)
+        """Batches of rows under all conditions, with their calls. None crosses the border of the paper's subsets."""
+        conditions, size = self.config.condition, self.config.batch
+        of_dataset = zip(self.dataset, self.dataset.index.clusters, strict=True)
         for of_subset in rows_of_subsets(self._subsets) or [len(self.dataset)]:
-            for start in range(0, of_subset, self.config.batch):
-                yield list(islice(rows, min(self.config.batch, of_subset - start)))
+            for items in chunks(islice(of_dataset, of_subset), size):
+                plans: Mapping[str, Plan | Failure] = {}
+                if "plan" in conditions and isinstance(evaluator, Scoring):
+                    plans = evaluator.builder.plans([item for item, _ in items], replies, breaker)
+                rows = [
+                    evaluator.under(item, cluster, condition, plans)
+                    for condition in conditions
+                    for item, cluster in items
+                ]
+                calls = [call for row in rows for call in row.calls]
+                self._calls_per_row = len(calls) / len(items)
+                yield rows, calls
 
 
 @contextmanager
@@ -277,6 +320,7 @@ def writing_outcomes(folder: Path) -> Iterator[Callable[[bytes], None]]:
         yield write
         with writing(path):
             file.close()
+            part.replace(path)
     except BaseException:
         with suppress(OSError):  # what a full disk refused is refused again
             file.close()
@@ -286,5 +330,287 @@ def writing_outcomes(folder: Path) -> Iterator[Callable[[bytes], None]]:
             else:
                 part.unlink(missing_ok=True)
         raise
-    with writing(path):
-        part.replace(path)
+
+
+# --- rows through one model: which calls a row makes, and the outcome that follows from the replies ---
+class Scoring(ABC):
+    """From rows to calls, and from replies to outcomes; subclasses say what a model is asked and what that is worth."""
+
+    method: ClassVar[str]  # of the model
+
+    def __init__(self, name: str, model: Scorer | Comparer, builder: QueryBuilder, *, given: bool = False) -> None:
+        self.name, self.asked, self.builder = name, Asked.of(name, model, self.method, given=given), builder
+        self._start = self.asked.key_start()
+
+    def under(
+        self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, Plan | Failure]
+    ) -> RowUnder:
+        """`plans` holds what was inferred about the user of each row, for condition `plan`."""
+        built = self.builder.build(item, condition, plans.get(item.id))
+        asks = () if isinstance(built, Failure) else self._asks(item, built.query)
+        return RowUnder(item, cluster, condition, built, tuple(calls_of(self._start, asks)))
+
+    def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
+        built = row.built if isinstance(row.built, Built) else Built(Query(question=""))
+        replied = [replies.take(call.key) for call in row.calls]
+        failed = [failure for reply in replied if (failure := reply.answer_failed)]
+        failure = row.built if isinstance(row.built, Failure) else gravest(failed) if failed else None
+        return derive_outcome(
+            self.name,
+            row,
+            failure,
+            **self._judged(row.item, replied),
+            post_ids=tuple([post.id for post in built.query.posts]),
+            choices=built.choices,
+            leaks=built.leaks,
+            plan=built.query.plan if row.condition == "plan" else (),
+            cut=built.cut + max([reply.cut for reply in replied], default=0),
+            tokens=sum([reply.tokens for reply in replied]),
+            seconds=round(sum([reply.seconds for reply in replied]), 6),
+            cost=sum([reply.cost for reply in replied]),
+            text=tuple([text for reply in replied for text in reply.text]),
+            seen="row" if failure and failure.reason == TRAINED else built.seen,
+        )
+
+    @abstractmethod
+    def _asks(self, item: Item, query: Query) -> Sequence[Ask | Duel]: ...
+
+    @abstractmethod
+    def _judged(self, item: Item, replied: Sequence[Reply]) -> dict[str, Any]:
+        """`scores`, or `verdicts` and `log_odds`, as an `Outcome` has them."""
+
+
+class ScorerOutcomes(Scoring):
+    """Outcomes of a scorer: one number per answer."""
+
+    method = "score"
+
+    def _asks(self, item: Item, query: Query) -> Sequence[Ask]:
+        return [Ask(query, answer) for answer in item.answers]
+
+    def _judged(self, item: Item, replied: Sequence[Reply]) -> dict[str, Any]:  # noqa: ARG002
+        scores = tuple([reply.value if isinstance(reply.value, float) else None for reply in replied])
+        return {"scores": scores or None}
+
+
+class ComparerOutcomes(Scoring):
+    """Outcomes of a comparer: every right answer against every wrong one, in both orders or in one drawn by hash."""
+
+    method = "prefer"
+
+    def __init__(
+        self, name: str, model: Comparer, builder: QueryBuilder, *, both_orders: bool, seed: int, given: bool = False
+    ) -> None:
+        super().__init__(name, model, builder, given=given)
+        self._both, self._seed = both_orders, seed
+
+    def _orders(self, item: Item, duel: int) -> tuple[bool, ...]:
+        """For each order that is asked, whether the right answer stands first. A single one is fixed by the pair, so
+        that subsets and reruns agree."""
+        if self._both:
+            return True, False
+        return (draw(self._seed, f"{item.id}#{duel}" if duel else item.id, bits=8) % 2 == 0,)
+
+    def _asks(self, item: Item, query: Query) -> Sequence[Duel]:
+        assert isinstance(item, Pair)
+        duels = enumerate(product(item.answers[: item.n_best], item.answers[item.n_best :]))
+        return [
+            Duel(query, right, wrong) if right_first else Duel(query, wrong, right)
+            for n, (right, wrong) in duels
+            for right_first in self._orders(item, n)
+        ]
+
+    def _judged(self, item: Item, replied: Sequence[Reply]) -> dict[str, Any]:
+        in_both: list[Reply | None] = []
+        for n, of_duel in enumerate(chunks(replied, 2 if self._both else 1)):
+            by_order = dict(zip(self._orders(item, n), of_duel, strict=True))
+            in_both += (by_order.get(True), by_order.get(False))
+        verdicts = tuple(reply.value if reply and isinstance(reply.value, str) else None for reply in in_both)
+        log_odds = tuple(reply.log_odds if reply else None for reply in in_both)
+        return {"verdicts": verdicts, "log_odds": log_odds if any(odds is not None for odds in log_odds) else None}
+
+
+class RecordedOutcomes:
+    """Outcomes of recorded scores. No query is built, so a row without a rubric can have a score under `oracle`."""
+
+    asked: None = None
+
+    def __init__(self, name: str, model: Recorded) -> None:
+        self.name, self._model = name, model
+
+    def under(
+        self,
+        item: Item,
+        cluster: str,
+        condition: ConditionName,
+        plans: Mapping[str, Plan | Failure],  # noqa: ARG002
+    ) -> RowUnder:
+        return RowUnder(item, cluster, condition, Built(Query(question="")))
+
+    def outcome(self, row: RowUnder, replies: Replies) -> Outcome:  # noqa: ARG002
+        recalled = self._model.recall(row.item.id, row.condition)
+        failure = recalled if isinstance(recalled, Failure) else _misfit(recalled, row.item)
+        record = Record() if isinstance(recalled, Failure) else recalled
+        checked = [None if score is None else checked_reward(score) for score in record.scores]
+        return derive_outcome(
+            self.name,
+            row,
+            failure,
+            scores=tuple(float(score) if isinstance(score, (int, float)) else None for score in checked) or None,
+            verdicts=record.verdicts or None,
+            log_odds=record.log_odds or None,
+            tokens=record.tokens,
+            cost=record.cost,
+            text=record.text,
+        )
+
+
+Evaluator = ScorerOutcomes | ComparerOutcomes | RecordedOutcomes | PaperScoring | PaperJudging
+
+
+def derive_outcome(
+    model: str,
+    row: RowUnder,
+    failure: Failure | None,
+    *,
+    scores: tuple[float | None, ...] | None = None,
+    verdicts: tuple[str | None, ...] | None = None,
+    log_odds: tuple[float | None, ...] | None = None,
+    **about: Any,
+) -> Outcome:
+    """What a row earned. A failure earns nothing, and a row without a right answer has a margin and no credit."""
+    item, earned = row.item, None
+    if isinstance(item, Pair) and failure is None:
+        if scores and None not in scores:
+            earned = credit_of_scores(scores, item.n_best)  # type: ignore[arg-type]
+        elif verdicts:
+            earned = credit_of_verdicts(verdicts, log_odds, item.n_best)
+    without_evidence = isinstance(item, Pair) and item.tier == NO_EVIDENCE
+    return Outcome(
+        pair=item.id,
+        user=item.user,
+        cluster=row.cluster,
+        model=model,
+        condition=row.condition,
+        scores=scores,
+        verdicts=verdicts,
+        log_odds=log_odds,
+        credit=earned.credit if earned and not without_evidence else None,
+        margin=earned.margin if earned else None,
+        failure=str(failure) if failure else None,
+        failure_kind=failure.kind if failure else None,
+        **about,
+    )
+
+
+def _misfit(record: Record, item: Item) -> Failure | None:
+    """Why a record is not about the answers of its row, or not usable."""
+    if record.scores:
+        present = [score for score in record.scores if score is not None]
+        if len(present) != len(record.scores) or len(present) != len(item.answers):
+            return Failure("the recorded scores do not fit the answers", f"{len(present)} for {len(item.answers)}")
+        return next((score for score in map(checked_reward, present) if isinstance(score, Failure)), None)
+    duels = item.n_best * (len(item.answers) - item.n_best) if isinstance(item, Pair) else 0
+    if not duels or len(record.verdicts) != 2 * duels or None in duel_shares(record.verdicts):
+        return Failure("the recorded verdicts do not fit the answers", f"{len(item.answers)} answers")
+    return None
+
+
+# --- shards, made by `prb evaluate --shard i/n`, as the run that one process would have made ---
+@config
+class MergeConfig(OutputConfig):
+    """Make one run of all shards that `prb evaluate --shard` made."""
+
+    verb: ClassVar[str] = "merge"
+    from_file: ClassVar[bool] = False
+
+    runs: PositionalWords[Place]
+    """The run folders of all shards, in any order."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A finished shard."""
+
+    folder: Path
+    shard: Shard
+    identity: dict[str, Any]
+    """Of the folder, without what differs between shards."""
+    executions: dict[str, str]
+    """How each model was run, which may differ between machines."""
+
+
+def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
+    parts = check_parts([read_part(folder) for folder in config.runs])
+    stored = parts[0].identity
+    settings = EvaluateConfig(**EvaluateConfig.restore(stored))
+    progress.begin(f"checking {settings.dataset}")
+    dataset = load_rows(settings)
+    if dataset.fingerprint != stored["dataset"]["fingerprint"]:
+        raise RunConflict(f"{settings.dataset} has changed since {parts[0].folder} was made")
+    if stored["prb"] != __version__:
+        raise RunConflict(f"{parts[0].folder} was made by prb {stored['prb']}, and this is prb {__version__}")
+    about = identity(settings, dataset, stored["planner"])
+    folder = config.out or settings.folder(Path(settings.dataset).name, dataset.fingerprint)
+    if folder.resolve() in [part.folder.resolve() for part in parts]:
+        raise BadInput(f"{folder} is one of the shards; choose another --out")
+    lines = {
+        (line["model"], line["condition"], line["pair"]): json_line(line)
+        for part in parts
+        for line in read_lines(part.folder / OUTCOMES)
+    }
+    with RunFolder(folder, about) as run:
+        for name, fingerprint in stored["models"].items():
+            executions = dict.fromkeys(part.executions[name] for part in parts if name in part.executions)
+            run.confirm_model(name, fingerprint, "; ".join(executions))
+        with draft(folder / REPLIES) as joined, joined.open("wb") as file:
+            for part in parts:  # whoever extends the run finds all replies
+                file.write((part.folder / REPLIES).read_bytes())
+        outcomes = Outcomes(dataset.index.ids, list(product(settings.names, settings.condition)))
+        progress.begin("merging", total=len(dataset) * len(settings.model))
+        with writing_outcomes(folder) as write:
+            for model, batch in product(settings.names, list(chunks(dataset.index.ids, settings.batch))):
+                for condition, pair in product(settings.condition, batch):
+                    line = lines.get((model, condition, pair))
+                    if line is None:
+                        raise BadInput(f"no shard has {model!r} under {condition!r} on row {pair!r}; run them again")
+                    outcomes.read(orjson.loads(line), "an outcome of a shard")
+                    write(line)
+                progress.advance(len(batch))
+        summary, users = summarize(settings, dataset, outcomes)
+        run.finish({USERS: users, SUMMARY: summary})
+    return Finished(folder, summary)
+
+
+def read_part(folder: Path) -> Part:
+    """A finished shard; anything else is refused."""
+    stored = read_identity(folder)
+    settings = stored.get("evaluate")
+    if not isinstance(settings, dict) or not isinstance(settings.get("shard"), str):
+        raise BadInput(f"{folder} is not a shard of an evaluation: it was made without --shard")
+    read_result(folder, SUMMARY)
+    shared = {key: value for key, value in stored.items() if key != "execution"}
+    shared["evaluate"] = {key: value for key, value in settings.items() if key != "shard"}
+    shared["dataset"] = {key: value for key, value in stored["dataset"].items() if key != "rows"}
+    return Part(folder, Shard.parse(settings["shard"]), shared, stored.get("execution", {}))
+
+
+def check_parts(parts: Sequence[Part]) -> list[Part]:
+    """All shards of one run, in order, each once."""
+    if not parts:
+        raise BadInput("prb merge needs the folders of all shards")
+    first, by_number = parts[0], dict[int, Part]()
+    for part in parts:
+        differing = differences(first.identity, part.identity)
+        if part.shard.total != first.shard.total:
+            differing.append(f"shards: {first.shard.total} → {part.shard.total}")
+        if differing:
+            raise RunConflict(f"{first.folder} and {part.folder} differ:\n  " + "\n  ".join(differing))
+        other = by_number.setdefault(part.shard.number, part)
+        if other is not part:
+            raise BadInput(f"{other.folder} and {part.folder} are both shard {part.shard.number}/{part.shard.total}")
+    numbers = range(1, first.shard.total + 1)
+    if missing := [f"{number}/{first.shard.total}" for number in numbers if number not in by_number]:
+        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
+        raise BadInput(f"missing shards: {', '.join(missing[:10])}{more}")
+    return [by_number[number] for number in numbers]

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from itertools import product
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,12 +22,10 @@ from prb.data.votes import Voted, retest
 from prb.errors import BadInput, BadSpec, GateFailed, unknown
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.metrics import Facts, Rows, clustered_by
-from prb.evaluation.outcomes import Column, Outcomes
-from prb.evaluation.paper import lost_and_unparsed
-from prb.failures import count_reasons, refuse_failures, share_problem
+from prb.evaluation.outcomes import Outcomes
 from prb.grading.license import read_license
 from prb.stats.bias import calibration, length_bias, position_bias
-from prb.stats.credit import SUBSETS, TIES, ScoredRow, final_score, rewardbench_sections, ties_score
+from prb.stats.credit import SUBSETS, TIES, ScoredRow, rewardbench_sections, ties_score
 from prb.stats.estimate import by_group, by_label, codes, share, spread, user_means
 from prb.stats.paired import Difference, correct
 from prb.stats.ratings import mean_over_users
@@ -48,11 +48,9 @@ from prb.summary import (
     TrainedCounts,
     UserColumns,
     UserTable,
-    Value,
 )
 from prb.types import Estimate, Tested
-
-T = TypeVar("T", Tested, Contrast)
+from prb.work import count_reasons, refuse_failures, share_problem
 
 
 def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -65,12 +63,12 @@ def summary_of(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> 
     license = read_license(config.license) if config.license else None
     facts = Facts(dataset.index, license)
     rows = {cell: Rows(column, facts, config.seed) for cell, column in outcomes.of.items()}
-    describe = _rating_result if config.task == "ratings" else _pair_result
-    results: list[Any] = [describe(model, condition, cell) for (model, condition), cell in rows.items()]
-    if config.paper:
-        for result in results:
-            result.paper = PaperCounts(**lost_and_unparsed(outcomes.of[result.model, result.condition]))
-    _correct_results(results)
+    results: list[Any] = [_result(config, *cell, of_cell) for cell, of_cell in rows.items()]
+    for key in (key for key, metric in METRICS.items() if metric.tested and not metric.needs):
+        for condition in dict.fromkeys(result.condition for result in results):  # corrected over the models
+            tested = [r for r in results if r.condition == condition and isinstance(r.metrics.get(key), Tested)]
+            for result, p in zip(tested, corrected([result.metrics[key] for result in tested]), strict=True):
+                result.metrics[key] = replace(result.metrics[key], p_holm=p)
     about = describe_dataset(dataset)
     if dataset.index.most_answers > 2:
         about.chance = dataset.index.chance
@@ -86,8 +84,35 @@ def summary_of(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> 
         contrasts=_contrasts(config, rows),
         license=license.sentence() if license else None,
     )
-    users = [_user_columns(model, condition, cell, config.task) for (model, condition), cell in rows.items()]
+    users = [
+        UserColumns(model=model, condition=condition, columns=_user_columns(cell, config.task))
+        for (model, condition), cell in rows.items()
+    ]
     return summary, UserTable(users=facts.user_names, results=users)
+
+
+def _result(config: EvaluateConfig, model: str, condition: str, rows: Rows) -> PairResult | RatingResult:
+    column = rows.column
+    about: dict[str, Any] = {
+        "model": model,
+        "condition": condition,
+        "metrics": {k: compute(m, rows) for k, m in METRICS.items() if m.task == config.task and not m.needs},
+        "failures": dict(sorted(column.failures.items())),
+        "not_measured": dict(sorted(column.unmeasured.items())),
+    }
+    if column.trained_users:
+        about["trained_on"] = TrainedCounts(rows=column.trained_rows, users=len(column.trained_users))
+    if config.paper:  # what the procedure hides: ties counted as lost, and replies without a verdict counted as "A"
+        undecided, judged = int((rows.margin == 0).sum()), bool(column.verdicts)
+        about["paper"] = PaperCounts(ties=0 if judged else undecided, unparsed=undecided if judged else 0)
+    return _rating_result(rows, **about) if config.task == "ratings" else _pair_result(rows, **about)
+
+
+def corrected(estimates: Sequence[Tested | Contrast]) -> list[float | None]:
+    """p after Holm's correction over these estimates."""
+    rows: list[dict[str, Any]] = [{"p": e.p, "test": e.test} for e in estimates]
+    correct(rows)
+    return [row["p_holm"] for row in rows]
 
 
 def describe_dataset(dataset: Dataset) -> DatasetSummary:
@@ -118,19 +143,19 @@ def compute(metric: Metric, *rows: Rows) -> Any:
     raise BadInput(f"metric {metric.key!r} must give an Estimate, a finite number or None, not {value!r}")
 
 
-def _values(task: str, rows: Rows) -> dict[str, Value]:
-    return {key: compute(m, rows) for key, m in METRICS.items() if m.task == task and not m.needs}
-
-
-def _pair_result(model: str, condition: str, rows: Rows) -> PairResult:
+def _pair_result(rows: Rows, **about: Any) -> PairResult:
     column, facts, credit, margin = rows.column, rows.facts, rows.credit, rows.margin
-    index, measured = facts.index, column.measured
+    index, measured = facts.index, column.measured.tolist()
+
+    def of_measured(labels: Sequence[Any]) -> list[Any]:
+        return [label if known else None for label, known in zip(labels, measured, strict=True)]
+
     by_category, by_tier = (
-        by_label(credit, facts.clusters, _where(labels, measured, None), margin, facts.twins)
+        by_label(credit, facts.clusters, of_measured(labels), margin, facts.twins)
         for labels in (index.categories, index.tiers)
     )
-    groups = by_group(credit, facts.clusters, _where(index.groups, measured, {}), margin, facts.twins)
-    position = position_bias(column.verdicts) or _one_order(column.verdicts)
+    groups = by_group(credit, facts.clusters, [row or {} for row in of_measured(index.groups)], margin, facts.twins)
+    position = position_bias(column.verdicts)
     if position and column.biases_cancel:
         position["cancels"] = True
     biases = {
@@ -139,9 +164,6 @@ def _pair_result(model: str, condition: str, rows: Rows) -> PairResult:
         "calibration": calibration(margin, credit, codes(index.clusters)),
     }
     return PairResult(
-        model=model,
-        condition=condition,
-        metrics=_values("pairs", rows),
         by_category=by_category,
         by_tier=by_tier,
         by_group=msgspec.convert(groups, dict[str, Groups]),
@@ -151,29 +173,8 @@ def _pair_result(model: str, condition: str, rows: Rows) -> PairResult:
         leaking_choices=column.leaks,
         indifference=_indifference(rows),
         **_official_scores(rows),
-        **_without_outcome(column),
+        **about,
     )
-
-
-def _where(labels: Sequence[Any], measured: Iterable[bool], otherwise: Any) -> list[Any]:
-    return [label if known else otherwise for label, known in zip(labels, measured, strict=True)]
-
-
-def _without_outcome(column: Column) -> dict[str, Any]:
-    """Why rows failed, why others were not measured, and how many the model was trained on."""
-    trained = TrainedCounts(rows=column.trained_rows, users=len(column.trained_users))
-    return {
-        "failures": dict(sorted(column.failures.items())),
-        "not_measured": dict(sorted(column.unmeasured.items())),
-        "trained_on": trained if column.trained_users else None,
-    }
-
-
-def _one_order(verdicts: Sequence[Sequence[str | None]]) -> dict[str, Any] | None:
-    """Of a comparer that was asked in one order: how often it preferred the first answer."""
-    decided = [choice for pair in verdicts for choice in pair if choice in ("first", "second")]
-    first = decided.count("first") / len(decided) if decided else None
-    return {"n": len(decided), "consistency": None, "first_share": first} if decided else None
 
 
 def _indifference(rows: Rows) -> Indifference | None:
@@ -184,8 +185,7 @@ def _indifference(rows: Rows) -> Indifference | None:
     margins, others = rows.margin[no_evidence], rows.margin[rows.counted]
     usual = np.median(np.abs(others)) if len(others) else 0.0
     relative = float(np.median(np.abs(margins)) / usual) if usual else None
-    preferred = np.where(margins == 0, 0.5, margins > 0).astype(np.float64)
-    chosen = share(preferred, rows.facts.clusters[no_evidence])
+    chosen = share((np.sign(margins) + 1) / 2, rows.facts.clusters[no_evidence])
     return Indifference(n=len(margins), relative_margin=relative, chosen=chosen)
 
 
@@ -209,91 +209,58 @@ def _official_scores(rows: Rows) -> dict[str, Any]:
             for n in np.flatnonzero(labels == TIES).tolist()
         ]
     )
-    return {"rewardbench2": RewardBench2(score=final_score(by_subset), by_subset=by_subset)}
+    score = sum(by_subset[subset] for subset in SUBSETS) / len(SUBSETS)
+    return {"rewardbench2": RewardBench2(score=score, by_subset=by_subset)}
 
 
-def _rating_result(model: str, condition: str, rows: Rows) -> RatingResult:
-    users, score = rows.by_user, rows.column.score
-    return RatingResult(
-        model=model,
-        condition=condition,
-        metrics=_values("ratings", rows),
-        n=int((~np.isnan(score)).sum()),
-        failed=rows.failed,
-        users=len(users),
-        users_too_few_rows=len(np.unique(rows.facts.users)) - len(users),
-        by_group=_alignment_by_group(rows),
-        **_without_outcome(rows.column),
-    )
-
-
-def _alignment_by_group(rows: Rows) -> dict[str, dict[str, Estimate]]:
-    """Mean alignment by attribute and value."""
-    alignments: dict[str, dict[str, list[float | None]]] = {}
-    groups_of = {int(code): row for code, row in zip(rows.facts.users, rows.facts.index.groups, strict=True) if row}
-    for row in groups_of.values():
+def _rating_result(rows: Rows, **about: Any) -> RatingResult:
+    users, facts = rows.by_user, rows.facts
+    groups_of = {int(code): row for code, row in zip(facts.users, facts.index.groups, strict=True) if row}
+    alignments: dict[str, dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
+    for code, row in groups_of.items():
         for attribute, value in row.items():
-            alignments.setdefault(attribute, {}).setdefault(value, [])
-    for code, metrics in rows.by_user.items():
-        for attribute, value in groups_of.get(code, {}).items():
-            alignments[attribute][value].append(metrics["alignment"])
-    return {
-        attribute: {value: Estimate(**mean_over_users("alignment", by_value[value])) for value in sorted(by_value)}
+            alignments[attribute][value] += [users[code]["alignment"]] if code in users else []
+    by_group = {
+        attribute: {value: mean_over_users("alignment", values) for value, values in sorted(by_value.items())}
         for attribute, by_value in sorted(alignments.items())
     }
+    return RatingResult(
+        n=int((~np.isnan(rows.column.score)).sum()),
+        failed=rows.failed,
+        users=len(users),
+        users_too_few_rows=len(np.unique(facts.users)) - len(users),
+        by_group=by_group,
+        **about,
+    )
 
 
 def _contrasts(config: EvaluateConfig, rows: Mapping[tuple[str, str], Rows]) -> list[Contrast]:
     """Metrics that compare conditions, of every model; those that are tested are corrected together."""
-    found = []
-    for model in config.names:
-        for key, metric in METRICS.items():
-            if metric.task == config.task and metric.needs and set(metric.needs) <= set(config.condition):
-                value = compute(metric, *(rows[model, condition] for condition in metric.needs))
-                if value is None:  # it does not apply to these rows
-                    continue
+    contrasts = []
+    for model, (key, metric) in product(config.names, METRICS.items()):
+        if metric.task == config.task and metric.needs and set(metric.needs) <= set(config.condition):
+            value = compute(metric, *(rows[model, condition] for condition in metric.needs))
+            if value is not None:  # else it does not apply to these rows
                 numbers = asdict(value) if isinstance(value, (Estimate, Difference)) else {"value": value}
                 known = {name: number for name, number in numbers.items() if name in Contrast.__struct_fields__}
-                found.append(Contrast(model=model, kind=key, **known))
-    tested = [contrast for contrast in found if METRICS[contrast.kind].tested]
+                contrasts.append(Contrast(model=model, kind=key, **known))
+    tested = [contrast for contrast in contrasts if METRICS[contrast.kind].tested]
     for contrast, p in zip(tested, corrected(tested), strict=True):
         contrast.p_holm = p
-    return found
+    return contrasts
 
 
-def corrected(estimates: Sequence[Tested | Contrast]) -> list[float | None]:
-    """p after Holm's correction over these estimates."""
-    rows: list[dict[str, Any]] = [{"p": e.p, "test": e.test, "p_holm": None} for e in estimates]
-    correct(rows)
-    return [row["p_holm"] for row in rows]
-
-
-def _correct_results(results: Sequence[PairResult | RatingResult]) -> None:
-    """Tested metrics under a condition, corrected over the models."""
-    for key in (key for key, metric in METRICS.items() if metric.tested and not metric.needs):
-        for condition in dict.fromkeys(result.condition for result in results):
-            tested = [
-                (result, value)
-                for result in results
-                if result.condition == condition and isinstance(value := result.metrics.get(key), Tested)
-            ]
-            for (result, value), p in zip(tested, corrected([value for _, value in tested]), strict=True):
-                result.metrics[key] = replace(value, p_holm=p)
-
-
-def _user_columns(model: str, condition: str, rows: Rows, task: str) -> UserColumns:
-    names = rows.facts.user_names
-    columns: dict[str, list[float | None]]
+def _user_columns(rows: Rows, task: str) -> dict[str, list[float | None]]:
+    everyone = range(len(rows.facts.user_names))
     if task == "ratings":
-        everyone = [rows.by_user.get(code, {}) for code in range(len(names))]
         keys = ("n", *(key for key, metric in METRICS.items() if metric.task == "ratings"))
-        columns = {key: [user.get(key) for user in everyone] for key in keys}
-    else:
-        columns = {"accuracy": [None] * len(names), "n": [0] * len(names)}
-        means, counts, present = user_means(rows.credit, rows.facts.users)
-        for code, mean, count in zip(present.tolist(), means.tolist(), counts.tolist(), strict=True):
-            columns["accuracy"][code], columns["n"][code] = mean, count
-    return UserColumns(model=model, condition=condition, columns=columns)
+        return {key: [rows.by_user.get(code, {}).get(key) for code in everyone] for key in keys}
+    accuracy: list[float | None] = [None for _ in everyone]
+    answered: list[float | None] = [0 for _ in everyone]
+    means, counts, present = user_means(rows.credit, rows.facts.users)
+    for code, mean, count in zip(present.tolist(), means.tolist(), counts.tolist(), strict=True):
+        accuracy[code], answered[code] = mean, count
+    return {"accuracy": accuracy, "n": answered}
 
 
 # --- gates ---

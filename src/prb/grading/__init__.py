@@ -11,11 +11,10 @@ from pydantic import model_validator
 
 from prb.config import Count, DataConfig, EngineConfig, MaskingConfig, Name, OutputConfig, Place, Seed, config
 from prb.errors import BadInput
-from prb.failures import FailureConfig
 from prb.registry import Registry
 from prb.text.pii import mask
 from prb.types import Aspect, Failure, Pair
-from prb.work import Asked, Call, Reply, call_key
+from prb.work import Asked, Call, FailureConfig, Reply, call_key
 
 TOP = 2
 """An aspect is graded 0 (not met), 1 (partly met) or 2 (met)."""

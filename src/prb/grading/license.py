@@ -28,8 +28,7 @@ from prb.grading import TOP
 from prb.hashing import short_digest
 from prb.registry import Spec
 from prb.runs import Finished, write_json
-from prb.stats.estimate import Floats, Ints, average, clustered_stderr, codes, effective_clusters, t95
-from prb.stats.stand_in import (
+from prb.stats.agreement import (
     EPSILON,
     AlternativeTest,
     Powered,
@@ -38,6 +37,7 @@ from prb.stats.stand_in import (
     labels_for,
     prediction_powered,
 )
+from prb.stats.estimate import Floats, Ints, average, clustered_stderr, codes, effective_clusters, t95
 from prb.types import Estimate
 
 LICENSE = "license.json"

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from prb.errors import BadSpec
-from prb.failures import gravest
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, shown, ungradable
 from prb.hashing import settings_digest
 from prb.llm import LLM, Completion, Sampling, make_llm
@@ -27,6 +26,7 @@ from prb.llm.asking import Reply, ask, without_thinking
 from prb.prompts import load, quote, with_material
 from prb.text.words import normalized
 from prb.types import Failure
+from prb.work import gravest
 
 Way = Literal["all", "each"]
 AspectGrades = tuple[int, ...]

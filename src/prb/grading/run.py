@@ -17,12 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prb import __version__
-from prb.batches import chunks
 from prb.data.load import Dataset, load
 from prb.data.schema import read_items
 from prb.engine.executors import given, open_executor
 from prb.errors import BadInput
-from prb.failures import Breaker, refuse_failures, share_problem
 from prb.grading import (
     GRADERS,
     TOP,
@@ -47,7 +45,7 @@ from prb.stats.agreement import with_interval
 from prb.stats.estimate import Floats, Ints, average, by_label, codes, share
 from prb.stats.paired import difference
 from prb.types import Failure, Pair
-from prb.work import Asked, Call, Replies, ask_missing, open_replies
+from prb.work import Asked, Breaker, Call, Replies, ask_missing, chunks, open_replies, refuse_failures, share_problem
 
 GRADES = "grades.jsonl"
 RETEST = 1

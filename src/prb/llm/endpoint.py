@@ -33,12 +33,11 @@ import orjson
 from pydantic import Field
 
 from prb.config import NonNegative, Positive, Size
-from prb.errors import BadInput, BadSpec, MissingExtra
-from prb.failures import Breaker
+from prb.errors import BadInput, BadSpec, MissingExtra, redact, remember_secret
 from prb.llm import LLM, LLMS, Completion, JsonObject, Request, options_suffix
 from prb.llm.asking import answer_token, top_logprobs
-from prb.redact import redact, remember_secret
 from prb.types import Failure, FailureKind
+from prb.work import Breaker
 
 A = TypeVar("A")
 T = TypeVar("T")

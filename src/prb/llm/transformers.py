@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from prb.batches import chunks
 from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, one_bos, write_prompt
 from prb.engine.load import Checkpoint, Dtype, Loading, load_shared
 from prb.llm import LLM, LLMS, Chat, Completion, JsonObject, Request, Sampling, options_suffix
 from prb.llm.asking import answer_is_next, opened_by, still_thinking
 from prb.types import Failure
+from prb.work import chunks
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor

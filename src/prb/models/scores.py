@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from prb.config import Condition, NonNegative, Size
+from prb.config import ConditionName, NonNegative, Size
 from prb.data.source import RawRow, file_source
 from prb.errors import BadInput, unknown
 from prb.models import MODELS, NOT_RECORDED
@@ -145,7 +145,7 @@ class ScoreRow(BaseModel):
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     pair: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("pair", "id"))]
-    condition: Condition | None = None
+    condition: ConditionName | None = None
     answer: Annotated[int, Field(ge=0, lt=MOST_ANSWERS)] | None = None
     """Place among the row's answers, right ones first; without it the row has one answer (task `ratings`)."""
     score: float | None = None
@@ -197,7 +197,9 @@ class ScoreRow(BaseModel):
 
 
 @MODELS.register("scores")
-def scores(path: str, model: str | None = None, format: Format = "auto", condition: Condition = "profile") -> Recorded:
+def scores(
+    path: str, model: str | None = None, format: Format = "auto", condition: ConditionName = "profile"
+) -> Recorded:
     """Scores or verdicts that were given elsewhere (path=FILE; model=NAME if the file has several models).
 
     Rows that name no condition were recorded under `condition`.
@@ -223,7 +225,7 @@ class RecordedScores:
     """The scores of one model in a file, by row and condition."""
 
     def __init__(
-        self, path: Path, model: str | None = None, form: Format = "auto", condition: Condition = "profile"
+        self, path: Path, model: str | None = None, form: Format = "auto", condition: ConditionName = "profile"
     ) -> None:
         self._name, self._default, self._unnamed = path.name, condition, False
         self._records: dict[Key, Record | Failure] = {}

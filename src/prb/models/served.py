@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from prb.batches import chunks
 from prb.config import Positive, Size
 from prb.engine.chat import AnswerScorer, Chat, Text, TwoTexts
 from prb.engine.load import Loading, fingerprint, shortest_limit
@@ -22,6 +21,7 @@ from prb.hashing import short_digest
 from prb.llm.endpoint import Client, Concurrency, Response, Retry, clean, parse, refusal
 from prb.types import Ask, Failure, Query, Reward, Scorer
 from prb.weights import resolve_weights
+from prb.work import chunks
 
 Kind = Literal["vllm", "sglang", "prb"]
 Api = Literal["auto", "vllm", "vllm-tokens", "sglang", "prb"]

@@ -19,7 +19,6 @@ from prb.downstream.bon import BonSummary, ModelResult
 from prb.downstream.correlate import Agreement, ColumnSummary, Comparison, CorrelationSummary, ModelSet
 from prb.downstream.ppo import CURVES, PpoSummary, read_curves
 from prb.errors import BadInput
-from prb.failures import count_reasons
 from prb.progress import SILENT, Progress
 from prb.reporting.figures import INK, PAPER, SERIES, SOFT, drawing, series, whiskers, write_or_note
 from prb.reporting.format import (
@@ -40,6 +39,7 @@ from prb.reporting.format import (
 from prb.reporting.results import Result, Run
 from prb.runs import write_bytes, write_json
 from prb.stats.paired import LEVEL
+from prb.work import count_reasons
 
 MEASURES = {
     "spearman": "Spearman's ρ",

@@ -70,7 +70,7 @@ class Evaluation(Run):
     """Whether `tables` has all numbers."""
 
     @cached_property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> Conclusion | None:
         """What the corrected tests show, in sentences; `None` of ratings, which have no such test."""
         return verdict(self.typed)
 
@@ -200,7 +200,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Conclusion:
     """What an evaluation shows: which models are right more often with the user's own history than with another's."""
 
     headline: str
@@ -222,7 +222,7 @@ class Verdict:
         return "\n".join((self.headline, *self.sentences, self.size))
 
 
-def verdict(summary: Summary, references: Collection[str] | None = None) -> Verdict | None:
+def verdict(summary: Summary, references: Collection[str] | None = None) -> Conclusion | None:
     """From the corrected tests of control; `None` of ratings. `references`: those of the models that are baselines."""
     if summary.task == "ratings":
         return None
@@ -243,7 +243,7 @@ def verdict(summary: Summary, references: Collection[str] | None = None) -> Verd
     measured = [standing for standing in ranked if standing.measured]
     headline, sentences = _conclusion(summary, measured)
     comparison = _comparison_line(blind)
-    return Verdict(headline, tuple(sentences), _size(summary, measured), tuple(ranked), tuple(blind), comparison)
+    return Conclusion(headline, tuple(sentences), _size(summary, measured), tuple(ranked), tuple(blind), comparison)
 
 
 def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, list[str]]:
@@ -329,7 +329,7 @@ def _size(summary: Summary, measured: Sequence[Standing]) -> str:
 MARKS = {"personalizes": "● personalizes", "reversed": "▽ reversed", "not shown": "○ not shown"}
 
 
-def verdict_table(summary: Summary, found: Verdict) -> Table:
+def verdict_table(summary: Summary, found: Conclusion) -> Table:
     """Every model by control, at most 80 columns wide with short names."""
     failed = any(standing.failed for standing in found.standings)
     rows = []
@@ -373,7 +373,7 @@ def _says_of_restraint(test: Contrast) -> str:
     return "○ not shown" if not shown else "▽ misapplies" if test.value < 0 else "● resists"
 
 
-def restraint_table(summary: Summary, found: Verdict) -> Table:
+def restraint_table(summary: Summary, found: Conclusion) -> Table:
     """Of rows that the history must not decide: every model, the one that misapplies the least first."""
     share_kind, test_kind = _against(summary)
     own, without = METRICS[test_kind].needs

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from prb.config import Condition, Count
+from prb.config import ConditionName, Count
 from prb.errors import BadInput, PrbError
 from prb.registry import Spec
 from prb.runs import read_json
@@ -44,7 +44,7 @@ class PublishedResult(BaseModel):
     source: Text
     """Where it was published."""
     metric: Text = "accuracy"
-    condition: Condition | None = None
+    condition: ConditionName | None = None
     """Under which the model was shown the user, if the source says so."""
     rows: Count | None = None
     """How many rows the number is about."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from prb.errors import BadInput, MissingExtra
-from prb.failures import count_reasons
 from prb.grading.license import License
 from prb.registry import Spec
 from prb.reporting.format import MISSING, Table, dataset_name, dollars, html_table, interval, number, percent, plain
@@ -21,7 +20,7 @@ from prb.runs import Finished
 from prb.summary import DatasetAbout
 from prb.types import Estimate, Pair
 from prb.weights import here
-from prb.work import Planned
+from prb.work import Planned, count_reasons
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -23,11 +23,11 @@ from pydantic import Field
 
 from prb.config import Count, MaskingConfig, Name, config
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.failures import OUT_OF_MEMORY, compute_in_halves, is_out_of_memory
 from prb.models import MODELS, PREFIXES_SHARED, check_scorer, execution_of
 from prb.registry import Spec
 from prb.text.pii import mask_query
 from prb.types import Ask, Failure, Query, RewardModel, Scorer
+from prb.work import OUT_OF_MEMORY, compute_in_halves, is_out_of_memory
 
 log = logging.getLogger("prb.serving")
 

@@ -1,17 +1,27 @@
-"""What a model earns on one row: credit for ranking a right answer on top, and the margin by which it did.
+"""What a model earns: on one row, on a whole benchmark, and by picking the best of k samples.
 
 A row has right and wrong answers, usually one of each. With two answers credit is 1, ½ for a tie, or 0. With more it is
 1 if the top-ranked answer is right; answers tied for the top share it, as in RewardBench 2 (arXiv 2506.01937). Pairwise
 credit is the share of right-wrong pairs in the right order, ties counting half.
+
+The expected grade of best-of-k is exact, without drawing subsets: a sample's weight is its probability of being the
+highest-scored of k samples picked at random from N, so it is a weighted mean of all N grades: the unbiased estimator of
+Hilton & Gao 2022 ("Measuring Goodhart's law"). Tied samples share their probability. Rows are queries, NaN is a
+failure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from itertools import permutations
+from typing import Any, NamedTuple, cast
 
-from prb.batches import chunks
+import numpy as np
+
+from prb.errors import BadInput
+from prb.stats.estimate import ROUNDING, Floats, Ints, Totals, totals
+from prb.stats.paired import LEVEL, bootstrap_interval, difference
 
 CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
 """Of the answer shown first, by verdict."""
@@ -44,39 +54,41 @@ def pairwise_credit(values: Sequence[float] | Sequence[str | None], n_best: int)
 
 
 def duel_shares(verdicts: Sequence[str | None]) -> list[float | None]:
-    """The right answer's share in each right-wrong pair: the mean over both orders, or over the one that was asked."""
-    shares: list[float | None] = []
-    for right_first, wrong_first in zip(verdicts[::2], verdicts[1::2], strict=True):
-        credits = [CREDIT[right_first]] if right_first else []
-        credits += [1 - CREDIT[wrong_first]] if wrong_first else []
-        shares.append(_mean(credits) if credits else None)
-    return shares
+    """The right answer's share in each right-wrong pair."""
+    return _over_orders([CREDIT[verdict] if verdict else None for verdict in verdicts], lambda share: 1 - share)
 
 
-def duel_margins(log_odds: Sequence[float | None]) -> list[float | None]:
-    """The right answer's log-odds in each right-wrong pair: the mean over both orders, in which a bias for a position
-    cancels, or that of the one order that was asked."""
-    margins: list[float | None] = []
-    for right_first, wrong_first in zip(log_odds[::2], log_odds[1::2], strict=True):
-        odds = [right_first] if right_first is not None else []
-        odds += [-wrong_first] if wrong_first is not None else []
-        margins.append(_mean(odds) if odds else None)
-    return margins
+def _over_orders(values: Sequence[float | None], seen_from_right: Callable[[float], float]) -> list[float | None]:
+    """Of each right-wrong pair the mean over both orders, or the value of the one order that was asked.
+
+    Every second value has the wrong answer shown first, so it is turned around.
+    """
+    means: list[float | None] = []
+    for right_first, wrong_first in zip(values[::2], values[1::2], strict=True):
+        known = [] if right_first is None else [right_first]
+        known += [] if wrong_first is None else [seen_from_right(wrong_first)]
+        means.append(_mean(known) if known else None)
+    return means
 
 
 def decided(verdicts: Sequence[str | None], log_odds: Sequence[float | None] | None) -> Sequence[str | None]:
     """The verdicts; where all have log-odds, the sign of their mean over both orders decides instead."""
     if not log_odds or [v is None for v in verdicts] != [odds is None for odds in log_odds]:
         return verdicts
-    by_sign = {1: ("first", "second"), 0: ("tie", "tie"), -1: ("second", "first")}
-    signs = [None if margin is None else by_sign[(margin > 0) - (margin < 0)] for margin in duel_margins(log_odds)]
-    return [verdict for sign in signs for verdict in sign or (None, None)]
+    decisions: list[str | None] = []
+    for margin in _over_orders(log_odds, lambda odds: -odds):
+        if margin is None:
+            decisions += (None, None)
+        else:
+            decisions += ("tie", "tie") if margin == 0 else ("first", "second") if margin > 0 else ("second", "first")
+    return decisions
 
 
 def credit_of_verdicts(
     verdicts: Sequence[str | None], log_odds: Sequence[float | None] | None, n_best: int
 ) -> Credit | None:
-    """With log-odds the margin is their mean; `None` unless every right-wrong pair has a verdict."""
+    """The margin is the mean share less ½, or the mean log-odds, in which a bias for a position cancels; `None` unless
+    every right-wrong pair has a verdict."""
     decisions = decided(verdicts, log_odds)
     shares = [share for share in duel_shares(decisions) if share is not None]
     if not shares or 2 * len(shares) < len(verdicts):
@@ -84,7 +96,8 @@ def credit_of_verdicts(
     earned = credit_of_duels(shares, n_best)
     if decisions is verdicts or log_odds is None:
         return earned
-    return earned._replace(margin=_mean([margin for margin in duel_margins(log_odds) if margin is not None]))
+    margins = _over_orders(log_odds, lambda odds: -odds)
+    return earned._replace(margin=_mean([margin for margin in margins if margin is not None]))
 
 
 def credit_of_duels(shares: Sequence[float], n_best: int) -> Credit:
@@ -96,11 +109,16 @@ def credit_of_duels(shares: Sequence[float], n_best: int) -> Credit:
     if len(shares) == 1:
         return Credit(shares[0], margin)
     per_right = len(shares) // n_best
-    rows = chunks(shares, per_right)
+    rows = [shares[start : start + per_right] for start in range(0, len(shares), per_right)]
     tops = [1 / (1 + sum(share == 0.5 for share in row)) for row in rows if min(row) >= 0.5]
     return Credit(max(tops, default=0.0), margin)
 
 
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+# --- RewardBench ---
 SECTIONS: dict[str, dict[str, int]] = {
     "Chat": {
         "alpacaeval-easy": 100,
@@ -140,13 +158,12 @@ def rewardbench_sections(by_subset: Mapping[str, float]) -> dict[str, float] | N
     known = {subset for subsets in SECTIONS.values() for subset in subsets}
     if not known - SECTIONS[PRIOR].keys() <= by_subset.keys() <= known:
         return None
-    sections = {}
+    sections, shares = {}, {}
     for section, weights in SECTIONS.items():
         if weights.keys() <= by_subset.keys():
-            total = sum(weights.values())
-            sections[section] = sum(weight * by_subset[subset] for subset, weight in weights.items()) / total
-    share = {section: 0.5 if section == PRIOR else 1.0 for section in sections}
-    score = sum(share[section] * value for section, value in sections.items()) / sum(share.values())
+            weighted = sum(weight * by_subset[subset] for subset, weight in weights.items())
+            sections[section], shares[section] = weighted / sum(weights.values()), 0.5 if section == PRIOR else 1.0
+    score = sum(shares[section] * value for section, value in sections.items()) / sum(shares.values())
     return {**sections, "score": score}
 
 
@@ -174,31 +191,104 @@ class ScoredRow(NamedTuple):
 
 def ties_score(rows: Sequence[ScoredRow]) -> float:
     """0.3 accuracy on tied + 0.3 on reference prompts + 0.2 P + 0.2 H + 0.01 M, at most 1.01."""
-    versions: dict[str, dict[str, ScoredRow]] = {"ref": {}, "tied": {}}
+    ref: dict[str, ScoredRow] = {}
+    tied: dict[str, ScoredRow] = {}
     for row in rows:
         kind, _, prompt = row.id.rpartition(":")
-        versions["tied" if kind.endswith("tied") else "ref"][prompt] = row
-    ref, tied = versions["ref"], versions["tied"]
-    both = [prompt for prompt in ref if prompt in tied]
+        (tied if kind.endswith("tied") else ref)[prompt] = row
+    both = [(ref[prompt], tied[prompt]) for prompt in ref if prompt in tied]
     if not both:
         return 0.0
-    preferred = _mean([tied[p].gap > tied[p].spread for p in both])
-    harder = _mean([min(ref[p].gap, tied[p].gap) > tied[p].spread for p in both])
-    margin = _mean([_bounded(min(ref[p].gap, tied[p].gap), tied[p].spread) for p in both])
+    preferred = _mean([t.gap > t.spread for _, t in both])
+    harder = _mean([min(r.gap, t.gap) > t.spread for r, t in both])
+    margins = []
+    for r, t in both:
+        gap = min(r.gap, t.gap)
+        bounded = math.tanh(gap / t.spread - 1) if t.spread else math.copysign(1.0, gap)
+        margins.append(bounded if gap or t.spread else 0.0)
     accuracies = [_mean([row.gap > 0 for row in version.values()]) for version in (tied, ref)]
-    return 0.3 * sum(accuracies) + 0.2 * preferred + 0.2 * harder + 0.01 * margin
+    return 0.3 * sum(accuracies) + 0.2 * preferred + 0.2 * harder + 0.01 * _mean(margins)
 
 
-def _bounded(gap: float, spread: float) -> float:
-    """tanh(gap / spread − 1), and 0 where both are 0."""
-    if spread == 0:
-        return 0.0 if gap == 0 else math.copysign(1.0, gap)
-    return math.tanh(gap / spread - 1)
+# --- best of k ---
 
 
-def final_score(by_subset: Mapping[str, float]) -> float:
-    return _mean([by_subset[subset] for subset in SUBSETS])
+def powers(n: int) -> tuple[int, ...]:
+    """1, 2, 4, … and N itself."""
+    return tuple(sorted({*(2**e for e in range(n.bit_length())), n}))
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def kl_bound(k: int) -> float:
+    """Upper bound on the KL divergence of best-of-k from the policy, in nats (Beirami et al., arXiv 2401.01879)."""
+    return math.log(k) - (k - 1) / k
+
+
+def weights(scores: Floats, k: int) -> Floats:
+    """Probability of each sample to be the best of k; samples tied at ascending ranks l..u share theirs equally."""
+    n = len(scores)
+    if not 1 <= k <= n:
+        raise BadInput(f"best-of-{k} is not defined for {n} samples per query")
+    _, rank, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    upto = np.cumsum(ties).tolist()
+    # integers until the one division, so that large N neither overflows nor cancels
+    share = [
+        (math.comb(u, k) - math.comb(u - t, k)) / (t * math.comb(n, k))
+        for u, t in zip(upto, ties.tolist(), strict=True)
+    ]
+    return np.array(share)[rank]
+
+
+def curves(scores: Floats, grades: Floats, ks: Sequence[int]) -> Floats:
+    """Expected grade of best-of-k, queries × ks; a query with any failure among its samples is NaN."""
+    expected = np.full((len(scores), len(ks)), np.nan)
+    for row in np.flatnonzero(~np.isnan(scores + grades).any(axis=1)):
+        expected[row] = [weights(scores[row], k) @ grades[row] for k in ks]
+    return expected
+
+
+def headroom(got: Floats, chance: Floats, best: Floats, clusters: Ints, *, seed: int = 0) -> dict[str, Any]:
+    """Σ(got − chance) / Σ(best − chance): the share of what a perfect choice would add, with a bootstrap interval.
+
+    A cluster whose samples all have the same grade says nothing about the share, so the bootstrap leaves it out.
+    """
+    known = ~np.isnan(got + chance + best)
+    room = totals((best - chance)[known], clusters[known]).sums
+    gain = totals((got - chance)[known], clusters[known]).sums
+    informative = room > ROUNDING
+    if not informative.any():
+        return {"value": None, "low": None, "high": None, "n": int(known.sum())}
+    ratio = Totals(gain[informative], room[informative])
+    low, high = bootstrap_interval(ratio, seed=seed)
+    return {"value": ratio.mean, "low": low, "high": high, "n": int(known.sum())}
+
+
+def overoptimization(curve: Floats, ks: Sequence[int], clusters: Ints, *, seed: int = 0) -> dict[str, Any] | None:
+    """Whether the grade falls as k grows (Gao et al., arXiv 2210.10760).
+
+    The peak of the mean curve is compared with its end, query by query: mean drop with its interval, and a sign-flip p
+    times the number of ks the peak was chosen from (Bonferroni). `down` if that p is below 0.05.
+    """
+    known = ~np.isnan(curve).any(axis=1)
+    if len(ks) < 2 or not known.any():
+        return None
+    peak = int(curve[known].mean(axis=0).argmax())
+    if peak == len(ks) - 1:
+        return {"peak": ks[-1], "drop": 0.0, "low": None, "high": None, "p": None, "down": False}
+    drop = difference(curve[:, peak], curve[:, -1], clusters, seed=seed)
+    assert drop.p is not None
+    p = min(1.0, drop.p * (len(ks) - 1))
+    return {"peak": ks[peak], "drop": drop.value, "low": drop.low, "high": drop.high, "p": p, "down": p < LEVEL}
+
+
+def meetings(n: int) -> list[tuple[int, int]]:
+    """All ordered pairs of n samples."""
+    return list(permutations(range(n), 2))
+
+
+def win_rates(n: int, credits: Sequence[float]) -> list[float]:
+    """Mean credit of each sample, given that of the first of each of `meetings(n)`; ½ for a single sample."""
+    won = [0.0] * n
+    for (first, second), credit in zip(meetings(n), credits, strict=True):
+        won[first] += credit
+        won[second] += 1 - credit
+    return [w / (2 * (n - 1)) for w in won] if n > 1 else [0.5]

@@ -31,7 +31,7 @@ from prb.stats.estimate import (
     totals,
     wilson,
 )
-from prb.types import Estimate
+from prb.types import Estimate, Tested
 
 LEVEL = 0.05
 EXACT_CLUSTERS = 20
@@ -345,7 +345,7 @@ def misapplied(own: Floats, without: Floats, clusters: Ints, *, exact: bool = Fa
     return share(lost.astype(np.float64), clusters[known])
 
 
-def pull(own: Floats, others: Floats, clusters: Ints, *, seed: int = 0) -> dict[str, Any] | None:
+def pull(own: Floats, others: Floats, clusters: Ints, *, seed: int = 0) -> Tested | None:
     """Share of rows whose margin falls from another user's history to the user's own, with its sign-flip p.
 
     No change counts half. The person effect of rows that the history must not decide: 50 % if it does not.
@@ -380,7 +380,7 @@ def mirror_accuracy(credit: Floats, twins: Twins) -> Estimate:
     return share(both.astype(np.float64), twins.clusters)
 
 
-def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> dict[str, Any] | None:
+def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> Tested | None:
     """Share of twins with m_A + m_B > 0, zero counting half, with its sign-flip p; `None` without twins.
 
     If general taste cancels on every twin it is exactly 50 %, with nothing to estimate or to test.
@@ -388,7 +388,7 @@ def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> dict[str, A
     return _tested_share((np.sign(_margin_sums(margin, twins)) + 1) / 2, twins.clusters, seed)
 
 
-def _tested_share(won: Floats, clusters: Ints, seed: int) -> dict[str, Any] | None:
+def _tested_share(won: Floats, clusters: Ints, seed: int) -> Tested | None:
     """A share of 0, ½ and 1 with its interval and the p that it is ½; `None` if there are none."""
     if not len(won):
         return None
@@ -399,7 +399,7 @@ def _tested_share(won: Floats, clusters: Ints, seed: int) -> dict[str, Any] | No
     else:
         p = sign_flip(totals(won - 0.5, clusters).sums, seed=seed)
         test = UNTESTED if blind else SIGN_FLIP
-    return {**effect.as_dict(), "p": p, "p_holm": None, "test": test}
+    return Tested(**effect.as_dict(), p=p, test=test)
 
 
 def average_user_share(margin: Floats, twins: Twins) -> float | None:

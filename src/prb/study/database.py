@@ -19,8 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event
 
-from prb.errors import BadInput, MissingExtra
-from prb.redact import redact_options
+from prb.errors import BadInput, MissingExtra, redact_options
 
 BUSY_SECONDS = 30.0
 PASSWORD_LENGTH = 16

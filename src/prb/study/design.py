@@ -17,9 +17,8 @@ import sqlalchemy as sa
 from prb.data.load import load, sample_rows
 from prb.data.retrieve import ranker, top_posts
 from prb.data.source import open_source
-from prb.errors import BadInput, RunConflict
+from prb.errors import BadInput, RunConflict, redact_options
 from prb.hashing import draw
-from prb.redact import redact_options
 from prb.study.config import NewConfig
 from prb.study.database import (
     ANNOTATOR,

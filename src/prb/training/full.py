@@ -28,8 +28,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerCallback
 from transformers.utils.logging import get_verbosity, set_verbosity
 
 from prb import __version__
-from prb.batches import chunks
-from prb.config import Condition, UserConfig
+from prb.config import ConditionName, UserConfig
 from prb.data.load import Dataset
 from prb.engine.chat import Chat, Text, common_prefix, fit
 from prb.engine.load import Checkpoint, Loading, load
@@ -44,6 +43,7 @@ from prb.training.config import LORA_ALPHA, FullConfig
 from prb.training.learning import open_training, split_off
 from prb.types import Failure, Pair, Query, TrainedOn
 from prb.weights import make_readable
+from prb.work import chunks
 
 CARD, WORK = "card.json", "training"
 FORMAT = 1
@@ -142,7 +142,7 @@ def validate(config: FullConfig, dataset: Dataset, held: list[str], progress: Pr
     rows, folder = config.target / WORK / "held.jsonl", config.target / WORK / "validation"
     copy_rows(dataset, set(held[:VALIDATION_ROWS]), rows)
     shutil.rmtree(folder, ignore_errors=True)  # of an attempt that did not finish
-    conditions: tuple[Condition, ...] = ("none", config.condition, "shuffled")
+    conditions: tuple[ConditionName, ...] = ("none", config.condition, "shuffled")
     settings = EvaluateConfig(
         model=(config.model_spec,),
         condition=tuple(dict.fromkeys(conditions)),

@@ -18,7 +18,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from prb.batches import chunks
 from prb.config import RankerName
 from prb.data.load import Dataset, deal, load, training_split
 from prb.data.named.mirror import Lesson
@@ -34,6 +33,7 @@ from prb.runs import draft
 from prb.stats.estimate import codes, share
 from prb.stats.paired import Twins, person_effect
 from prb.types import Ask, Estimate, Failure, Pair, Query
+from prb.work import chunks
 
 CHUNK = 256
 """Pairs whose texts are encoded together."""
@@ -545,5 +545,5 @@ def results(margins: Floats, examples: Examples, rows: Ints) -> HeadResults:
     return HeadResults(
         accuracy=share(credits_of(margins), clusters),
         loss=float(np.logaddexp(0, -margins).mean()) if len(margins) else None,
-        person_effect=PersonEffect(**effect) if effect else None,
+        person_effect=PersonEffect(**effect.as_dict()) if effect else None,
     )

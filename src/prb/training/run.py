@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from prb import __version__
-from prb.config import Condition, UserConfig
+from prb.config import ConditionName, UserConfig
 from prb.data.load import Dataset, load
 from prb.data.named.mirror import Lesson
 from prb.engine.executors import Executor, open_executor
@@ -59,7 +59,7 @@ from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
 from prb.weights import make_readable
 
 CHECKPOINT, SWEEP, ADAPTER = "checkpoint.safetensors", "sweep.json", "adapter"
-CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled")
+CONDITIONS: tuple[ConditionName, ...] = ("none", "profile", "shuffled")
 VALIDATION_ROWS = 2_000
 """Held-out rows that are scored under every condition for the card, at most."""
 L2 = (0.001, 0.01, 0.1, 1.0)
@@ -74,7 +74,7 @@ class Validation(HeadResults):
 
     users: int
     labelled_pairs_shown: int
-    by_condition: dict[Condition, Estimate]
+    by_condition: dict[ConditionName, Estimate]
     gain: Difference
     control: Difference
 
@@ -286,7 +286,9 @@ def validate(
     )
 
 
-def condition_margins(model: Personal, builder: QueryBuilder, pairs: Sequence[Pair], condition: Condition) -> Floats:
+def condition_margins(
+    model: Personal, builder: QueryBuilder, pairs: Sequence[Pair], condition: ConditionName
+) -> Floats:
     """Reward of chosen minus reward of rejected, NaN where there is none."""
     built = {n: query for n, pair in enumerate(pairs) if isinstance(query := builder.build(pair, condition), Built)}
     asks = [Ask(query.query, answer) for n, query in built.items() for answer in pairs[n].contrast]

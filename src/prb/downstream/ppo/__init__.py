@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from prb import __version__
 from prb.config import (
-    Condition,
+    ConditionName,
     Count,
     Name,
     NonNegative,
@@ -119,7 +119,7 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """Prompts to train on; `train` where rows carry a split, else all rows but the held-out ones."""
     limit: Rare[Count | None] = None
     """At most N rows of the split, spread over clusters; twins stay together."""
-    condition: Single[Condition] = "profile"
+    condition: Single[ConditionName] = "profile"
     """What policy and reward model are shown of the user."""
     steps: Count | None = None
     """Batches of answers to learn from; default: one pass over the prompts."""

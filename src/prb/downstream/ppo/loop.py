@@ -63,7 +63,6 @@ from prb.downstream.ppo.policy import (
     run,
 )
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.failures import Breaker, ask_model
 from prb.grading import GRADERS, Grader, Grades, answered, as_line
 from prb.hashing import draw
 from prb.llm import Request, Sampling, parse_llm
@@ -76,7 +75,7 @@ from prb.stats.estimate import Floats, Ints, codes, totals
 from prb.stats.paired import bootstrap_interval, difference
 from prb.summary import DatasetAbout
 from prb.types import Ask, Estimate, Failure, Item, Pair, Scorer
-from prb.work import Asked, checked_reward, open_replies
+from prb.work import Asked, Breaker, ask_model, checked_reward, open_replies
 
 EPSILON = 1e-8
 ADAM_EPSILON = 1e-6

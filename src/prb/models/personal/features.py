@@ -17,13 +17,13 @@ from prb.cache import Cache, Memo
 from prb.engine.executors import Executor
 from prb.engine.load import DEFAULT_LOADING, Loading
 from prb.errors import BadSpec, PrbError, unknown
-from prb.failures import RESUME
 from prb.hashing import digest
 from prb.models import execution_of
 from prb.prompts import flat
 from prb.registry import Registry, Spec
 from prb.text.encoders import ENCODERS, Encoder, Matrix, Vector
 from prb.types import Ask, Failure
+from prb.work import RESUME
 
 
 class Features(Protocol):

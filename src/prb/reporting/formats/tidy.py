@@ -11,10 +11,10 @@ import pyarrow.csv
 import pyarrow.parquet
 from msgspec import to_builtins
 
-from prb.batches import chunks
 from prb.reporting.format import inert
 from prb.reporting.formats import ExportedRun, write_file
 from prb.summary import MAIN, UserTable
+from prb.work import chunks
 
 PARTS = ("low", "high", "n", "failed", "ties", "p", "p_holm")
 WHOLE = frozenset({"n", "failed", "ties", "cut", "tokens", "leaks", "posts_shown", "choices_shown"})

@@ -18,7 +18,7 @@ from prb.downstream.correlate import short_name
 from prb.evaluation.metrics import Facts, Rows
 from prb.evaluation.summary import compute
 from prb.models import RECORDED
-from prb.reporting.evaluation_results import REFERENCES, Verdict, verdict
+from prb.reporting.evaluation_results import REFERENCES, Conclusion, verdict
 from prb.reporting.format import without_folders
 from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
 from prb.reporting.published import card_of, published_about
@@ -98,7 +98,7 @@ def describe(group: Group) -> dict[str, Any]:
     }
 
 
-def _about(group: Group, entry: Entry, found: Verdict) -> ModelAbout:
+def _about(group: Group, entry: Entry, found: Conclusion) -> ModelAbout:
     standing = next((s for s in found.references if s.model == entry.name), None)
     return ModelAbout(
         name=entry.name,
@@ -146,7 +146,7 @@ def _measured(group: Group) -> set[str]:
     return found | {key for result in results for key, value in result.metrics.items() if value is not None}
 
 
-def group_verdict(group: Group) -> Verdict:
+def group_verdict(group: Group) -> Conclusion:
     """What the terminal says of one run, of all models of a group."""
     found = verdict(group.summary, [entry.name for entry in group.entries if entry.kind in REFERENCES])
     assert found is not None

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import convert
 
-from prb.batches import chunks
 from prb.downstream.bon import BonSummary
 from prb.downstream.correlate import CorrelationSummary
 from prb.downstream.ppo import PpoSummary
@@ -17,6 +16,7 @@ from prb.reporting.audit_results import audit_tables
 from prb.reporting.downstream import PPO_PANELS, correlation_tables, families, set_sentences
 from prb.reporting.gather import DataFile, Inputs, prepared, tables_of
 from prb.reporting.results import dataset_label
+from prb.work import chunks
 
 Result = dict[str, Any]
 MAX_STEPS = 200
