@@ -1,12 +1,14 @@
-"""Scripted fakes and known noise."""
+"""Scripted fakes, known noise, and mixtures of models."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from prb.errors import BadInput, BadSpec, UnknownName
+from prb.errors import BadInput, BadSpec, PrbError, UnknownName
 from prb.evaluation.config import DEFAULT_MODELS
 from prb.models import MODELS
 from prb.models.scripted import Noisy, ScriptedComparer, ScriptedScorer
@@ -152,3 +154,44 @@ def test_a_spec_holds_another_spec_with_its_own_options() -> None:
 def test_wrong_settings_are_told(spec: str, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         MODELS.make(spec)
+
+
+ASKS = [
+    Ask(Query(question="How do I bake bread?"), text) for text in ("Mix it.", "Weigh the flour, then wait.", "Wait.")
+]
+
+
+def scores(spec: str) -> Any:
+    model: Any = MODELS.make(spec)
+    return np.array(model.score(ASKS))
+
+
+def test_weights_say_how_much_a_model_counts_whatever_its_unit() -> None:
+    assert np.corrcoef(scores("mix?models=length:2"), scores("length"))[0, 1] == pytest.approx(1)
+    whole = scores("mix?models=length:0.7|embedding:0.3")
+    parts = 0.7 * scores("mix?models=length:1") + 0.3 * scores("mix?models=embedding:1")
+    assert whole == pytest.approx(parts)
+
+
+def test_a_mix_is_known_by_its_models_and_weights_and_says_what_it_was_normalized_on() -> None:
+    specs = ("(random?seed=3):0.5|length:0.5", "(random?seed=4):0.5|length:0.5", "length:1", "length:2")
+    made: list[Any] = [MODELS.make(f"mix?models={spec}") for spec in specs]
+    assert len({model.fingerprint for model in made}) == len(made)
+    assert "normalized on mirror, split dev, 200 answers" in made[2].execution
+
+
+@pytest.mark.parametrize("models", ["length", "length:much", "length:nan"])
+def test_a_wrong_mixture_is_one_line(models: str) -> None:
+    with pytest.raises(BadSpec, match="is not MODEL:WEIGHT"):
+        MODELS.make(f"mix?models={models}")
+
+
+def test_a_constant_cannot_be_normalized() -> None:
+    with pytest.raises(PrbError, match="cannot be normalized"):
+        MODELS.make("mix?models=constant:1")
+
+
+def test_what_one_model_cannot_score_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Any = MODELS.make("mix?models=length:1|embedding:1")
+    monkeypatch.setattr(made._parts[1].model, "score", lambda asks: [Failure("no score")] * len(asks), raising=False)
+    assert all(isinstance(score, Failure) for score in made.score(ASKS))

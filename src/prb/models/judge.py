@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 from prb.config import Count, NonNegative, Size
 from prb.errors import BadSpec, unknown
 from prb.hashing import settings_digest
 from prb.llm import LLM, Chat, Completion, Sampling, make_llm
-from prb.llm.asking import Reader, Reply, T, ask, without_thinking
+from prb.llm.asking import Reader, Reply, ask, without_thinking
 from prb.models import MODELS
 from prb.prompts import flat, load, quote, quoted_history, quoted_question, slots, with_material
 from prb.registry import split_outside, without_parentheses
@@ -187,6 +187,7 @@ STYLES: dict[str, Style] = {
     ),
 }
 
+Opinion = TypeVar("Opinion", Verdict, Reward)
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -217,21 +218,17 @@ def _label(text: str) -> str:
 
 
 def read_choice(reply: Completion, style: Style) -> Verdict | Failure | None:
-    if style.keys:
-        return _read_two_scores(reply, style.keys, style.scale)
-    match = find_verdict(reply, style)
-    choice = style.labels.get(_label(match[1])) if match else None
-    return Verdict(choice=choice) if choice else None
-
-
-def _read_two_scores(reply: Completion, keys: tuple[str, str], scale: tuple[int, int]) -> Verdict | Failure | None:
-    """Of a JSON object, or nearly one: models write single quotes, trailing commas and numbers as texts."""
-    text = without_thinking(reply.text)
-    scores = [re.findall(rf"""["']?{key}["']?\s*:\s*["']?(-?[0-9]+(?:\.[0-9]+)?)(?![0-9./])""", text) for key in keys]
+    if not style.keys:
+        match = find_verdict(reply, style)
+        choice = style.labels.get(_label(match[1])) if match else None
+        return Verdict(choice=choice) if choice else None
+    # scores in a JSON object, or nearly one: models write single quotes, trailing commas and numbers as texts
+    number = r"""["']?\s*:\s*["']?(-?[0-9]+(?:\.[0-9]+)?)(?![0-9./])"""
+    scores = [re.findall(rf"""["']?{key}{number}""", without_thinking(reply.text)) for key in style.keys]
     if reply.truncated or not all(scores):
         return None
     first, second = (float(of_one[-1]) for of_one in scores)
-    low, high = scale
+    low, high = style.scale
     if not (low <= first <= high and low <= second <= high):
         return Failure("rating outside the scale", f"{first:g} and {second:g}, expected {low} to {high}")
     return Verdict(choice=winner(first, second))
@@ -329,16 +326,25 @@ class Judge:
         self.remote = llm.remote
         self.at_once: int | None = getattr(llm, "at_once", None)
         weighed = "log-odds" if logprobs and style.kind == "pairwise" else None
-        newer = [
-            setting for setting in (votes, style.keys, weighed) if setting not in (1, None)
-        ]  # others keep their names
+        # judges without these settings keep the fingerprints they had before there were any
+        newer = [setting for setting in (votes, style.keys, weighed) if setting not in (1, None)]
         settings = (style, self._template, load("material"), self._sampling, *newer)
         self.fingerprint = f"{style.prompt}-{settings_digest(settings)}-{llm.fingerprint}"
 
-    def _ask(
-        self, prompts: Sequence[str | Chat], read: Reader[T] | Sequence[Reader[T]]
-    ) -> list[list[Reply[T] | Failure]]:
-        """For each prompt as many replies as there are votes, with every second seed: reminders take the others."""
+    def _opinions(
+        self, prompts: Sequence[str | Chat], read: Reader[Opinion] | Sequence[Reader[Opinion]]
+    ) -> list[list[Opinion | Failure]]:
+        """For each prompt as many as there are votes, with every second seed: reminders take the others."""
+
+        def opinion(reply: Reply[Opinion] | Failure) -> Opinion | Failure:
+            """With what it cost; log-probabilities that it was read from follow the text."""
+            if isinstance(reply, Failure):
+                return reply
+            text = "\n".join(filter(None, (reply.text, reply.value.text)))
+            if isinstance(reply.value, Reward):
+                return Reward(reply.value, tokens=reply.tokens, cost=reply.cost, text=text)
+            return replace(reply.value, tokens=reply.tokens, cost=reply.cost, text=text)
+
         rounds = [
             ask(
                 self._llm,
@@ -350,26 +356,22 @@ class Judge:
             )
             for n in range(self._votes)
         ]
-        return [list(replies) for replies in zip(*rounds, strict=True)]
+        return [[opinion(reply) for reply in replies] for replies in zip(*rounds, strict=True)]
 
 
 class PairwiseJudge(Judge):
     def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
+        read = partial(weigh_choice if self._weighed else read_choice, style=self._style)
         shape = self._style.shape
         prompts = [judge_chat(shape, self._template, d.query, answer_a=d.first, answer_b=d.second) for d in duels]
-        return [vote([_verdict(reply) for reply in replies]) for replies in self._ask(prompts, self._read)]
-
-    def _read(self, reply: Completion) -> Verdict | Failure | None:
-        return weigh_choice(reply, self._style) if self._weighed else read_choice(reply, self._style)
+        return [vote(opinions) for opinions in self._opinions(prompts, read)]
 
 
 class RatingJudge(Judge):
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
+        read = partial(weigh_rating if self._weighed else read_rating, style=self._style)
         prompts = [judge_chat(self._style.shape, self._template, a.query, answer=a.answer) for a in asks]
-        return [mean_reward([_reward(reply) for reply in replies]) for replies in self._ask(prompts, self._read)]
-
-    def _read(self, reply: Completion) -> Reward | Failure | None:
-        return weigh_rating(reply, self._style) if self._weighed else read_rating(reply, self._style)
+        return [mean_reward(opinions) for opinions in self._opinions(prompts, read)]
 
 
 class ChecklistJudge(Judge):
@@ -379,26 +381,8 @@ class ChecklistJudge(Judge):
         planned = [a for a in asks if a.query.plan]
         prompts = [judge_prompt(self._template, a.query, numbered=True, answer=a.answer) for a in planned]
         readers = [partial(read_items, style=self._style, count=len(a.query.plan)) for a in planned]
-        replies = self._ask(prompts, readers)
-        rewards = iter([mean_reward([_reward(reply) for reply in of_one]) for of_one in replies])
+        rewards = iter([mean_reward(opinions) for opinions in self._opinions(prompts, readers)])
         return [next(rewards) if a.query.plan else NO_CHECKLIST for a in asks]
-
-
-def _verdict(reply: Reply[Verdict] | Failure) -> Verdict | Failure:
-    if isinstance(reply, Failure):
-        return reply
-    return replace(reply.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
-
-
-def _reward(reply: Reply[Reward] | Failure) -> Reward | Failure:
-    if isinstance(reply, Failure):
-        return reply
-    return Reward(reply.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
-
-
-def _text(reply: Reply[Verdict] | Reply[Reward]) -> str:
-    """The reply, and the log-probabilities it was read from if there are any, which are not in its text."""
-    return "\n".join(filter(None, (reply.text, reply.value.text)))
 
 
 def judge_chat(shape: Shape, template: str, query: Query, **answers: str) -> Chat:
@@ -478,62 +462,46 @@ def read_template(path: Path, expected: Set[str], renamed: Mapping[str, str] = M
         raise BadSpec(f"prompt {path} cannot be read: {error}") from None
     for alias, name in renamed.items():
         template = template.replace(f"{{{alias}}}", f"{{{name}}}")
-    unknown_slots, missing_slots = slots(template) - expected, expected - slots(template)
-    if unknown_slots:
-        raise BadSpec(f"prompt {path}: unknown slots {_braced(unknown_slots)}; known are {_braced(expected)}")
-    if missing_slots:
-        raise BadSpec(f"prompt {path} lacks {_braced(missing_slots)}, so the judge would not see it")
+    given = slots(template)
+    extra, lacking, known = (
+        ", ".join(f"{{{name}}}" for name in sorted(names)) for names in (given - expected, expected - given, expected)
+    )
+    if extra:
+        raise BadSpec(f"prompt {path}: unknown slots {extra}; known are {known}")
+    if lacking:
+        raise BadSpec(f"prompt {path} lacks {lacking}, so the judge would not see it")
     return template
-
-
-def _braced(names: Set[str]) -> str:
-    return ", ".join(f"{{{name}}}" for name in sorted(names))
-
-
-Opinion = TypeVar("Opinion", Verdict, Reward)
 
 
 def vote(opinions: Sequence[Verdict | Failure]) -> Verdict | Failure:
     """The verdict of the majority; as many for the one as for the other answer is a tie."""
-    verdicts = _quorum(opinions)
-    if not isinstance(verdicts, list):
-        return verdicts
-    choices = [verdict.choice for verdict in verdicts]
-    return Verdict(choice=winner(choices.count("first"), choices.count("second")), **_spent(opinions, verdicts))
+
+    def majority(verdicts: Sequence[Verdict], **spent: Any) -> Verdict:
+        choices = [verdict.choice for verdict in verdicts]
+        return Verdict(choice=winner(choices.count("first"), choices.count("second")), **spent)
+
+    return _pooled(opinions, majority)
 
 
 def mean_reward(opinions: Sequence[Reward | Failure]) -> Reward | Failure:
-    rewards = _quorum(opinions)
-    return Reward(fmean(rewards), **_spent(opinions, rewards)) if isinstance(rewards, list) else rewards
+    return _pooled(opinions, lambda rewards, **spent: Reward(fmean(rewards), **spent))
 
 
-def _quorum(opinions: Sequence[Opinion | Failure]) -> list[Opinion] | Opinion | Failure:
-    """The opinions if at least half of the votes gave one, else the first failure with the cost of all. A single vote
-    is what it is."""
+def _pooled(opinions: Sequence[Opinion | Failure], decide: Callable[..., Opinion]) -> Opinion | Failure:
+    """What at least half of the votes decide, else the first failure; both with the cost of all. A single vote is what
+    it is."""
     if len(opinions) == 1:
         return opinions[0]
     given = [opinion for opinion in opinions if not isinstance(opinion, Failure)]
     failures = [opinion for opinion in opinions if isinstance(opinion, Failure)]
+    tokens, cost = sum(opinion.tokens for opinion in given), sum(opinion.cost for opinion in opinions)
+    read, written = (sum(getattr(f, name) for f in failures) for name in ("prompt_tokens", "completion_tokens"))
     if len(given) >= len(failures):
-        return given
-    return replace(
-        failures[0],
-        detail=f"{len(given)} of {len(opinions)} votes; {failures[0].detail}",
-        prompt_tokens=sum(f.prompt_tokens for f in failures) + sum(opinion.tokens for opinion in given),
-        completion_tokens=sum(f.completion_tokens for f in failures),
-        cost=sum(opinion.cost for opinion in opinions),
-    )
-
-
-def _spent(opinions: Sequence[Verdict | Reward | Failure], given: Sequence[Verdict | Reward]) -> dict[str, Any]:
-    """What a vote of several cost, failures included, and what was written."""
-    wasted = sum(o.prompt_tokens + o.completion_tokens for o in opinions if isinstance(o, Failure))
-    return {
-        "tokens": wasted + sum(opinion.tokens for opinion in given),
-        "cut": max(opinion.cut for opinion in given),
-        "cost": sum(opinion.cost for opinion in opinions),
-        "text": BETWEEN_VOTES.join(opinion.text for opinion in given),
-    }
+        text = BETWEEN_VOTES.join(opinion.text for opinion in given)
+        cut = max(opinion.cut for opinion in given)
+        return decide(given, tokens=tokens + read + written, cut=cut, cost=cost, text=text)
+    detail = f"{len(given)} of {len(opinions)} votes; {failures[0].detail}"
+    return replace(failures[0], detail=detail, prompt_tokens=tokens + read, completion_tokens=written, cost=cost)
 
 
 class Panel:
@@ -564,18 +532,19 @@ def _verdicts(member: Scorer | Comparer, duels: Sequence[Duel]) -> list[Verdict 
         return list(member.prefer(duels))
     scores = member.score([Ask(duel.query, answer) for duel in duels for answer in (duel.first, duel.second)])
     verdicts: list[Verdict | Failure] = []
-    for first, second in zip(scores[::2], scores[1::2], strict=True):
-        if isinstance(first, Failure) or isinstance(second, Failure):
-            verdicts.append(first if isinstance(first, Failure) else cast(Failure, second))
+    for both in zip(scores[::2], scores[1::2], strict=True):
+        if failed := [score for score in both if isinstance(score, Failure)]:
+            verdicts.append(failed[0])
             continue
-        rewards = [score for score in (first, second) if isinstance(score, Reward)]
+        first, second = (float(score) for score in both if not isinstance(score, Failure))
+        rewards = [score for score in both if isinstance(score, Reward)]
         verdicts.append(
             Verdict(
                 choice=winner(first, second),
                 tokens=sum(reward.tokens for reward in rewards),
                 cut=max((reward.cut for reward in rewards), default=0),
                 cost=sum(reward.cost for reward in rewards),
-                text=f"{float(first):.4g} : {float(second):.4g}",
+                text=f"{first:.4g} : {second:.4g}",
             )
         )
     return verdicts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import warnings
@@ -19,6 +18,7 @@ from prb.config import ConditionName, NonNegative, Size
 from prb.data.source import RawRow, file_source
 from prb.errors import BadInput, unknown
 from prb.models import MODELS, NOT_RECORDED
+from prb.runs import content_digest
 from prb.summary import CONDITIONS
 from prb.types import UNMEASURED, Failure, FailureKind, Record, Recorded, Winner, writable
 
@@ -75,19 +75,15 @@ def _reward_bench(content: Mapping[str, Any]) -> Iterator[Row]:
     names = [name for name in ("scores_chosen", "scores_rejected", "scores") if name in content]
     columns = {name: content[name] for name in names or ("results",)}
     for id_in_subset, subset, *values in zip(ids, map(str, subsets), *columns.values(), strict=True):
-        row = {name: _unwrapped(value) for name, value in zip(columns, values, strict=True)}
+        row = dict(zip(columns, values, strict=True))
+        for name, value in row.items():  # classifiers may store each score as a list of one
+            if isinstance(value, list):
+                row[name] = [item[0] if isinstance(item, list) and len(item) == 1 else item for item in value]
         if not names:
             verdict = VERDICTS.get(row["results"])
             row = {"verdict": verdict} if verdict else {"failure": f"no verdict: {row['results']}"}
         row_id = id_in_subset if id_in_subset.startswith(subset) else f"{subset}-{id_in_subset}"
         yield {"pair": row_id, "model": content.get("model"), **row}
-
-
-def _unwrapped(value: Any) -> Any:
-    """Classifiers of reward-bench may store each score as a list of one."""
-    if isinstance(value, list):
-        return [item[0] if isinstance(item, list) and len(item) == 1 else item for item in value]
-    return value
 
 
 def _inspect(log: Mapping[str, Any]) -> Iterator[Row]:
@@ -117,8 +113,6 @@ WINNERS: dict[str, Winner] = {"chosen": "first", "rejected": "second", "first": 
 SCORES_CHOSEN = ("scores_chosen", "score_chosen", "chosen_score")
 SCORES_REJECTED = ("scores_rejected", "score_rejected", "rejected_score")
 MOST_ANSWERS = 1024
-Key = tuple[str, str | None]
-"""Id of a row; condition, `None` for all of them."""
 
 
 def _parsed(value: Any) -> Any:
@@ -160,9 +154,7 @@ class ScoreRow(BaseModel):
     """As in outcomes.jsonl, one per verdict."""
     failure: str | None = None
     failure_kind: FailureKind | None = None
-    text: Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = Field(
-        default_factory=list
-    )
+    text: Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = []
     tokens: Size = 0
     cost: NonNegative = 0.0
 
@@ -228,13 +220,19 @@ class RecordedScores:
         self, path: Path, model: str | None = None, form: Format = "auto", condition: ConditionName = "profile"
     ) -> None:
         self._name, self._default, self._unnamed = path.name, condition, False
-        self._records: dict[Key, Record | Failure] = {}
+        self._records: dict[tuple[str, str], Record | Failure] = {}
         models: dict[str, None] = {}
-        for place, data in _rows(path, form):
-            name = str(data.get("model") or "")
-            models.setdefault(name)
-            if name == (next(iter(models)) if model is None else model):
-                self._add(_checked(place, data), place)
+        try:
+            for raw in score_rows(path, form):
+                place = f"{path}, line {raw.line}"
+                if raw.problem or not isinstance(raw.data, dict):
+                    raise BadInput(f"{place}: {raw.problem or 'must be an object'}")
+                name = str(raw.data.get("model") or "")
+                models.setdefault(name)
+                if name == (next(iter(models)) if model is None else model):
+                    self._add({name: value for name, value in raw.data.items() if value is not None}, place)
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {error.strerror or error}") from None
         if not models:
             raise BadInput(f"{path} holds no scores")
         if model is None and len(models) > 1:
@@ -243,17 +241,22 @@ class RecordedScores:
             raise unknown(f"model in {path}", model, models)
         self._conditions = {condition for _, condition in self._records}
         self._elsewhere = NOT_RECORDED + (f", but without one, so under {condition}" if self._unnamed else "")
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        self.fingerprint = f"scores-{content[:32]}" + (f"-{model}" if model else "")
+        self.fingerprint = f"scores-{content_digest(path)[:32]}" + (f"-{model}" if model else "")
 
     def recall(self, pair: str, condition: str) -> Record | Failure:
         if condition not in self._conditions:
             return Failure(self._elsewhere, kind=UNMEASURED)
         return self._records.get((pair, condition)) or Failure(f"no score for this row in {self._name}")
 
-    def _add(self, row: ScoreRow, place: str) -> None:
+    def _add(self, data: Mapping[str, Any], place: str) -> None:
         """Answers of a row may come one by one, each with its own score; nothing may come twice."""
+        try:
+            row = ScoreRow.model_validate(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))
+            message = first["msg"].removeprefix("Value error, ")
+            raise BadInput(f"{place}: {f'{field}: ' if field else ''}{message}") from None
         self._unnamed |= row.condition is None
         key, record = (row.pair, row.condition or self._default), row.record()
         earlier = self._records.setdefault(key, record)
@@ -262,11 +265,11 @@ class RecordedScores:
         if (
             isinstance(record, Record)
             and isinstance(earlier, Record)
+            and not earlier.verdicts
             and row.answer is not None
-            and row.score is not None
         ):
             scores = [*earlier.scores, *[None] * (row.answer + 1 - len(earlier.scores))]
-            if not earlier.verdicts and scores[row.answer] is None:
+            if row.score is not None and scores[row.answer] is None:
                 scores[row.answer] = row.score
                 self._records[key] = Record(
                     scores=tuple(scores),
@@ -278,25 +281,3 @@ class RecordedScores:
         condition = f" under {row.condition}" if row.condition else ""
         answer = "" if row.answer is None else f", answer {row.answer}"
         raise BadInput(f"{place}: a second score for row {row.pair!r}{condition}{answer}")
-
-
-def _rows(path: Path, form: Format) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The place of each row, for messages, and its values."""
-    try:
-        for raw in score_rows(path, form):
-            place = f"{path}, line {raw.line}"
-            if raw.problem or not isinstance(raw.data, dict):
-                raise BadInput(f"{place}: {raw.problem or 'must be an object'}")
-            yield place, {name: value for name, value in raw.data.items() if value is not None}
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror or error}") from None
-
-
-def _checked(place: str, data: Mapping[str, Any]) -> ScoreRow:
-    try:
-        return ScoreRow.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        raise BadInput(f"{place}: {f'{field}: ' if field else ''}{message}") from None

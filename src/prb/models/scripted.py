@@ -1,17 +1,24 @@
-"""Constructed models: fakes that return what a test or plumbing needs, and models made worse by known noise."""
+"""Constructed models: fakes that return what a test or plumbing needs, models made worse by known noise, and weighted
+sums of models, as trainers combine them."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
+import numpy as np
 import orjson
 
 from prb.config import NonNegative
+from prb.errors import BadSpec, PrbError
+from prb.hashing import text_digest
 from prb.models import MODELS, check_scorer
-from prb.types import Ask, Comparer, Duel, Failure, Scorer, Verdict, Winner, is_remote
+from prb.registry import split_outside, without_parentheses
+from prb.types import Ask, Comparer, Duel, Failure, Pair, Query, Scorer, Verdict, Winner, is_remote
 
 
 @dataclass
@@ -79,3 +86,72 @@ class Noisy:
         content = orjson.dumps([*shape, *encoded])
         share = int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48
         return self._sd * NormalDist().inv_cdf(share + 2**-49)
+
+
+class Part(NamedTuple):
+    """One of the models of a mix. Rewards of different models have different units, so each model's are normalized to
+    mean 0 and standard deviation 1 on the answers of a calibration set: a weight says how much a model counts."""
+
+    spec: str
+    model: Scorer
+    weight: float
+    mean: float
+    deviation: float
+
+
+@MODELS.register("mix")
+def mix(models: str, calibrate: str = "mirror", split: str = "dev", rows: int = 100) -> Scorer:
+    """A weighted sum of models (models=a:0.7|b:0.3), each normalized on the answers of a calibration set.
+
+    A model with options stands in parentheses: `models=(embedding?encoder=minilm):0.7|lexical:0.3`.
+    """
+    from prb.data.load import load
+
+    dataset = load(calibrate, split=split, limit=rows)
+    pairs = [item for item in dataset if isinstance(item, Pair)]
+    queries = [Query(question=p.question, user=p.user, context=p.context, posts=tuple(p.profile)) for p in pairs]
+    asks = [Ask(query, text) for query, pair in zip(queries, pairs, strict=True) for text in pair.contrast]
+    parts = [_part(text, asks) for text in split_outside(models, "|")]
+    return Mix(parts, f"{dataset.name}, split {split}, {len(asks)} answers", dataset.fingerprint)
+
+
+def _part(text: str, asks: Sequence[Ask]) -> Part:
+    spec, mark, number = text.rpartition(":")
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = math.nan
+    if not mark or not math.isfinite(weight):
+        raise BadSpec(f"model 'mix': {text!r} is not MODEL:WEIGHT, such as embedding:0.7")
+    spec = without_parentheses(spec)
+    model = MODELS.make(spec)
+    if not isinstance(model, Scorer):
+        raise BadSpec(f"model 'mix': {spec!r} only compares answers; it must score them")
+    scores = [score for score in model.score(asks) if not isinstance(score, Failure)]
+    deviation = float(np.std(scores)) if scores else 0.0
+    if len(scores) < len(asks) / 2 or not deviation:
+        raise PrbError(f"{spec!r} cannot be normalized: {len(scores)} of {len(asks)} scores, deviation {deviation:g}")
+    return Part(spec, model, weight, float(np.mean(scores)), deviation)
+
+
+class Mix:
+    def __init__(self, parts: Sequence[Part], calibrated_on: str, calibration: str) -> None:
+        self._parts = tuple(parts)
+        self.remote = any(is_remote(part.model) for part in parts)
+        self.fingerprint = "mix-" + text_digest(
+            calibration, *(f"{part.model.fingerprint} {part.weight!r}" for part in parts)
+        )
+        described = ", ".join(f"{p.weight:g} × {p.spec} (mean {p.mean:.3g}, sd {p.deviation:.3g})" for p in parts)
+        self.execution = f"{described}; normalized on {calibrated_on}"
+
+    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
+        """An answer that one of the models cannot score has no score."""
+        totals: list[float | Failure] = [0.0] * len(asks)
+        for part in self._parts:
+            for n, score in enumerate(part.model.score(asks)):
+                total = totals[n]
+                if isinstance(score, Failure):
+                    totals[n] = total if isinstance(total, Failure) else score
+                elif not isinstance(total, Failure):
+                    totals[n] = total + part.weight * (float(score) - part.mean) / part.deviation
+        return totals

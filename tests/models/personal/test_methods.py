@@ -16,7 +16,7 @@ from tests.training.synthetic import Users, conflicting_users, cosine, implied_t
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
 from prb.models.personal.head import tensors  # noqa: E402
-from prb.models.personal.methods import Step, active_units, bradley_terry, gaussian_kl, warm_up  # noqa: E402  # noqa: E402
+from prb.models.personal.methods import Step, bradley_terry, gaussian_kl  # noqa: E402
 from prb.training.learning import Learned, Learning, first_rows, fitted_codes, learn, margins  # noqa: E402
 
 MADE = {name: METHODS.make(name) for name in METHODS}
@@ -48,17 +48,6 @@ def test_a_kl_agrees_with_torch_distributions() -> None:
     mean, log_variance = torch.tensor([0.3, -1.2]), torch.tensor([0.5, -0.7])
     other = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(0.0, 1.0)).sum()
     assert float(gaussian_kl(mean, log_variance)) == pytest.approx(float(other), rel=1e-5)
-
-
-def test_a_warm_up_starts_at_nothing_and_ends_at_all() -> None:
-    assert [warm_up(p, 0.4) for p in (0.0, 0.2, 0.4, 1.0)] == [0.0, 0.5, 1.0, 1.0]
-    assert warm_up(0.0, 0.0) == 1.0
-
-
-def test_a_latent_that_is_the_same_for_all_users_counts_as_collapsed() -> None:
-    means = torch.tensor([[0.0, 1.0, 5.0], [0.0, -1.0, 5.0]])
-    assert active_units(means) == 1
-    assert active_units(means[:1]) == 0
 
 
 def some_pairs(method: Any, rows: int = 6, size: int = 5, seed: int = 0) -> Pairs:

@@ -22,7 +22,7 @@ def personal(path: Path | None = None, lm: Literal["smollm2"] | None = None) -> 
 
     Methods with a code per user infer it from past choices.
     """
-    from prb.models.personal.collaborative import is_collaborative, load_collaborative
+    from prb.models.personal.collaborative import load_collaborative
     from prb.models.personal.head import load_personal
 
     if (path is None) == (lm is None):
@@ -34,4 +34,4 @@ def personal(path: Path | None = None, lm: Literal["smollm2"] | None = None) -> 
             f"model 'personal': lm={lm}: there is no such head yet; `make embedded-model` in a checkout trains it"
         )
     folder = path or EMBEDDED / str(lm)
-    return load_collaborative(folder) if is_collaborative(folder) else load_personal(folder)
+    return load_collaborative(folder) or load_personal(folder)

@@ -21,13 +21,11 @@ from scipy.special import expit
 
 from prb.config import Count, Positive
 from prb.data.votes import KINDS
-from prb.errors import BadInput
 from prb.hashing import text_digest
 from prb.models.personal.features import Features, features_of
-from prb.models.personal.head import CARD, FORMAT, WEIGHTS, fingerprint, read_card
+from prb.models.personal.head import CARD, FORMAT, WEIGHTS, fingerprint, read_arrays, read_card, write_arrays
 from prb.models.personal.methods import METHODS, Floats, Method
-from prb.registry import Spec
-from prb.runs import draft, write_json
+from prb.runs import write_json
 from prb.types import Ask, Failure, Pair, Query
 
 NAME = "collaborative"
@@ -208,39 +206,25 @@ class CollaborativeScorer:
 
 def save_factors(factors: Factors, items: Sequence[str], folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     """The card last: where it is, the model is complete."""
-    from safetensors.numpy import save
-
-    arrays = {"bias": factors.bias, "items": factors.items, "text": factors.text}
-    with draft(folder / WEIGHTS) as part:
-        part.write_bytes(save({name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}))
+    write_arrays(folder, {"bias": factors.bias, "items": factors.items, "text": factors.text})
     whole = {"format": FORMAT, **card, "items": [text_digest(text) for text in items]}
     write_json(folder / CARD, whole)
     return whole
 
 
-def is_collaborative(folder: Path) -> bool:
-    return Spec.parse(str(read_card(folder)["method"])).name == NAME
-
-
-def load_collaborative(folder: Path) -> CollaborativeScorer:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
+def load_collaborative(folder: Path) -> CollaborativeScorer | None:
+    """`None` if the folder holds a head on vectors."""
     card = read_card(folder)
     method, items = METHODS.make(card["method"]), card.get("items")
-    assert isinstance(method, Collaborative)
-    features = features_of(card, folder)
-    try:
-        arrays = {name: np.asarray(a, dtype=np.float64) for name, a in load_file(folder / WEIGHTS).items()}
+    if not isinstance(method, Collaborative):
+        return None
+    with read_arrays(folder) as arrays:
         factors = Factors(arrays["bias"], arrays["items"], arrays["text"], 0.0, 0.0)
         count, width = len(items or ()), 1 + method.rank
         shapes = (factors.bias.shape, factors.items.shape, factors.text.shape[1:])
         if not isinstance(items, list) or shapes != ((count,), (count, width), (width,)):
             raise ValueError("its items and its weights do not fit together")
-        if not all(np.isfinite(array).all() for array in arrays.values()):
-            raise ValueError("its weights are not all finite")
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise BadInput(f"{folder} cannot be read as a trained head: {error}") from None
-    if not count:  # an empty table could not be indexed
-        raise BadInput(f"{folder} knows no item")
+        if not count:  # an empty table could not be indexed
+            raise ValueError("it knows no item")
+    features = features_of(card, folder)
     return CollaborativeScorer(factors, items, features, method.prior, fingerprint(folder, (WEIGHTS, CARD)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -132,8 +133,6 @@ def require_torch() -> Any:
 
 def save(head: Head, folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     """Write the files of a head, the card last: where it is, the head is complete. Returns the whole card."""
-    from safetensors.numpy import save as packed
-
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {f"param.{name}": value for name, value in head.params.items()} | {
         "scaler.answer": head.scaler.answer,
@@ -141,94 +140,80 @@ def save(head: Head, folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
         PRIOR_MEAN: head.prior_mean,
         "codes": np.stack(list(head.codes.values())) if head.codes else np.zeros((0, len(head.prior_mean))),
     }
-    with draft(folder / WEIGHTS) as part:
-        # not `save_file`, whose files only their owner can read
-        part.write_bytes(packed({name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}))
+    write_arrays(folder, arrays)
     write_json(folder / USERS, list(head.codes))
     whole_card = {"format": FORMAT, "method": head.spec, **card}
     write_json(folder / CARD, whole_card)
     return whole_card
 
 
-def read_card(folder: Path) -> dict[str, Any]:
-    """What a folder says of the model in it; it may come from anybody."""
-    if not (folder / CARD).exists():
-        raise BadInput(f"{folder} holds no trained head: it has no {CARD}; `prb train` writes one")
-    card = read_json(folder / CARD)
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
-        version = card.get("format") if isinstance(card, dict) else "unknown"
-        raise BadInput(f"{folder / CARD} has format {version}; this version of prb reads format {FORMAT}")
-    _check_card(card, folder)
-    return card
+def write_arrays(folder: Path, arrays: Mapping[str, Floats]) -> None:
+    from safetensors.numpy import save as packed
+
+    with draft(folder / WEIGHTS) as part:
+        # not `save_file`, whose files only their owner can read
+        part.write_bytes(packed({name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}))
 
 
-def read(folder: Path) -> tuple[Head, dict[str, Any]]:
-    """A head and its card."""
-    card = read_card(folder)
+@contextmanager
+def read_arrays(folder: Path) -> Iterator[dict[str, Floats]]:
+    """The arrays in a folder that may come from anybody; whatever is wrong with them in the block is one line."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
         arrays = {name: np.asarray(a, dtype=np.float64) for name, a in load_file(folder / WEIGHTS).items()}
-        users = read_json(folder / USERS)
+        if not all(np.isfinite(array).all() for array in arrays.values()):
+            raise ValueError("its weights are not all finite")
+        yield arrays
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        raise BadInput(f"{folder} cannot be read as a trained head: {error}") from None
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """What a folder says of the model in it. It may come from anybody: a card runs no code, and names no file outside
+    its folder."""
+    path = folder / CARD
+    if not path.exists():
+        raise BadInput(f"{folder} holds no trained head: it has no {CARD}; `prb train` writes one")
+    card = read_json(path)
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        version = card.get("format") if isinstance(card, dict) else "unknown"
+        raise BadInput(f"{path} has format {version}; this version of prb reads format {FORMAT}")
+    for name in ("method", "features", "features_fingerprint"):
+        if not isinstance(card.get(name), str):
+            raise BadInput(f"{path}: {name} is missing")
+        if names_code(card[name]):
+            raise BadInput(f"{path}: {name} {card[name]!r} would run code; only registered names are allowed")
+    adapter = card.get("adapter")
+    if adapter and (not isinstance(adapter, str) or Path(adapter).name != adapter or (folder / adapter).is_symlink()):
+        raise BadInput(f"{path}: the adapter must be a folder beside it, not {adapter!r}")
+    return card
+
+
+def read(folder: Path) -> tuple[Head, dict[str, Any]]:
+    """A head and its card; refused if its method cannot compute with its arrays."""
+    card = read_card(folder)
+    with read_arrays(folder) as arrays:
         head = Head(
             card["method"],
             {name.removeprefix("param."): a for name, a in arrays.items() if name.startswith("param.")},
             Scaler(arrays["scaler.answer"], arrays["scaler.text"]),
             arrays[PRIOR_MEAN],
-            dict(zip(users, arrays["codes"], strict=True)),
+            dict(zip(read_json(folder / USERS), arrays["codes"], strict=True)),
         )
-        _check_arrays(head, arrays["codes"])
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise BadInput(f"{folder} cannot be read as a trained head: {error}") from None
+        size, code = head.scaler.answer.shape[-1], head.method.code_size
+        expected = {f"param.{name}": shape for name, shape in head.method.shapes(size).items()}
+        if head.method.tabled:
+            expected["param.people"] = (len(head.params.get("people", ())), code)
+        expected |= {"scaler.answer": (2, size), "scaler.text": (2, size)}
+        expected |= {PRIOR_MEAN: (code,), "codes": (len(arrays["codes"]), code)}
+        for name, shape in expected.items():
+            if name not in arrays:
+                raise ValueError(f"it has no array {name.removeprefix('param.')!r}")
+            if arrays[name].shape != shape:
+                raise ValueError(f"{name.removeprefix('param.')} has shape {arrays[name].shape}, not {shape}")
     return head, card
-
-
-def _check_card(card: Mapping[str, Any], folder: Path) -> None:
-    """A head may come from anybody: its card runs no code, and names no file outside its folder."""
-    for name in ("method", "features", "features_fingerprint"):
-        if not isinstance(card.get(name), str):
-            raise BadInput(f"{folder / CARD}: {name} is missing")
-        if names_code(card[name]):
-            raise BadInput(f"{folder / CARD}: {name} {card[name]!r} would run code; only registered names are allowed")
-    adapter = card.get("adapter")
-    if adapter and (not isinstance(adapter, str) or Path(adapter).name != adapter or (folder / adapter).is_symlink()):
-        raise BadInput(f"{folder / CARD}: the adapter must be a folder beside it, not {adapter!r}")
-
-
-def _check_weights(features: str, folder: Path) -> None:
-    """The weights that a card names must be here: loading somebody's head downloads nothing."""
-    source = Spec.parse(features).options.get("lm")
-    if not source or Path(where := resolve_weights(source)).exists():
-        return
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return
-    try:
-        cached = try_to_load_from_cache(where, "config.json")
-    except ValueError:  # not a name that a hub could know
-        cached = None
-    if not isinstance(cached, str):
-        raise BadInput(f"{folder} is a head on {source!r}, which is not on this machine; download it first")
-
-
-def _check_arrays(head: Head, codes: Floats) -> None:
-    """Whether a method can compute with these arrays: a head may come from anybody."""
-    scaler = {"scaler.answer": head.scaler.answer, "scaler.text": head.scaler.text}
-    arrays = {**head.params, **scaler, PRIOR_MEAN: head.prior_mean, "codes": codes}
-    size, code = head.scaler.answer.shape[-1], head.method.code_size
-    expected = {**dict.fromkeys(scaler, (2, size)), **head.method.shapes(size)}
-    expected |= {PRIOR_MEAN: (code,), "codes": (len(codes), code)}
-    if head.method.tabled:
-        expected["people"] = (len(arrays.get("people", ())), code)
-    for name, shape in expected.items():
-        if name not in arrays:
-            raise ValueError(f"it has no array {name!r}")
-        if arrays[name].shape != shape:
-            raise ValueError(f"{name} has shape {arrays[name].shape}, not {shape}")
-    if not all(np.isfinite(array).all() for array in arrays.values()):
-        raise ValueError("its weights are not all finite")
 
 
 def fingerprint(folder: Path, names: Sequence[str] = (WEIGHTS, CARD, USERS)) -> str:
@@ -253,7 +238,18 @@ class Personal:
         """What a head cannot use is removed first, so that it makes no difference, not even in rounding."""
         visible = [Ask(self._visible(ask.query), ask.answer) for ask in asks]
         distinct = list(dict.fromkeys(visible))
-        rewards = dict(zip(distinct, self._score(distinct), strict=True))
+        answers = encode_answers(self._features, distinct, joint=self.head.method.joint)
+        vectors = {ask: a for ask, a in zip(distinct, answers, strict=True) if not isinstance(a, Failure)}
+        rewards: dict[Ask, float | Failure] = {
+            ask: a for ask, a in zip(distinct, answers, strict=True) if isinstance(a, Failure)
+        }
+        if vectors:
+            queries = [ask.query for ask in vectors]
+            shown = queries if self.head.method.uses_posts else [query.blind for query in queries]
+            view = view_of(self._features, shown, self._codes_of(queries))
+            values = self.head.rewards(view, np.stack(list(vectors.values())))
+            for ask, value in zip(vectors, values, strict=True):
+                rewards[ask] = float(value) if np.isfinite(value) else Failure("reward is not a finite number")
         return [rewards[ask] for ask in visible]
 
     def _visible(self, query: Query) -> Query:
@@ -263,20 +259,6 @@ class Personal:
         if method.joint or method.uses_posts:
             return replace(query, user=user, choices=choices)
         return replace(query, user=user, choices=choices, posts=(), plan=())
-
-    def _score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        head = self.head
-        answers = encode_answers(self._features, asks, joint=head.method.joint)
-        vectors = {n: answer for n, answer in enumerate(answers) if not isinstance(answer, Failure)}
-        rewards: dict[int, float | Failure] = {n: a for n, a in enumerate(answers) if isinstance(a, Failure)}
-        if vectors:
-            queries = [asks[n].query for n in vectors]
-            shown = queries if head.method.uses_posts else [query.blind for query in queries]
-            view = view_of(self._features, shown, self._codes_of(queries))
-            values = head.rewards(view, np.stack(list(vectors.values())))
-            for n, value in zip(vectors, values, strict=True):
-                rewards[n] = float(value) if np.isfinite(value) else Failure("reward is not a finite number")
-        return [rewards[n] for n in range(len(asks))]
 
     def _codes_of(self, queries: Sequence[Query]) -> Floats:
         """From a user's past choices if the query has some, else what training knew of the user, else the prior's."""
@@ -311,8 +293,18 @@ def view_of(features: Features, queries: Sequence[Query], codes: Any) -> View:
 
 
 def load_personal(folder: Path) -> Personal:
+    """The weights that a card names must be here: loading somebody's head downloads nothing."""
     head, card = read(folder)
-    _check_weights(card["features"], folder)
+    source = Spec.parse(card["features"]).options.get("lm")
+    if source and not Path(where := resolve_weights(source)).exists():
+        with suppress(ImportError):
+            from huggingface_hub import try_to_load_from_cache
+
+            cached = None
+            with suppress(ValueError):  # not a name that a hub could know
+                cached = try_to_load_from_cache(where, "config.json")
+            if not isinstance(cached, str):
+                raise BadInput(f"{folder} is a head on {source!r}, which is not on this machine; download it first")
     features = features_of(card, folder)
     if features.fingerprint != card["features_fingerprint"]:
         raise BadInput(

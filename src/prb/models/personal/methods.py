@@ -127,10 +127,23 @@ class Method:
         return bradley_terry(self.margins(params, pairs))
 
     def infer(self, params: Params, pairs: Pairs, users: int, prior_mean: Array) -> Array:
-        """Codes of users from their labeled pairs; a user's code does not depend on who else is in the batch."""
-        if self.tabled:
-            return weighted_codes(self, params, pairs, users)
-        return most_probable_codes(self, params, pairs, users, prior_mean)
+        """Codes of users from their labeled pairs; a user's code does not depend on who else is in the batch.
+
+        argmin Σ −log σ(margin) + prior ‖code − prior_mean‖² per user; a user without pairs keeps the mean of the prior.
+        The sum separates over users, and Adam scales every coordinate by itself, so all users are fitted at once.
+        """
+        import torch
+        from torch.nn.functional import softplus
+
+        codes = prior_mean.repeat(users, 1).requires_grad_()
+        optimizer = torch.optim.Adam([codes], lr=STEP_SIZE)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            view = pairs.view._replace(code=codes[pairs.user])
+            loss = softplus(-self.margins(params, pairs._replace(view=view))).sum()
+            (loss + self.prior * (codes - prior_mean).square().sum()).backward()
+            optimizer.step()
+        return codes.detach()
 
     def solve(self, pairs: Pairs) -> dict[str, Floats]:
         raise NotImplementedError
@@ -156,42 +169,6 @@ def bradley_terry(margins: Array) -> Array:
     from torch.nn.functional import softplus
 
     return softplus(-margins).mean()
-
-
-def most_probable_codes(method: Method, params: Params, pairs: Pairs, users: int, prior_mean: Array) -> Array:
-    """argmin Σ −log σ(margin) + prior ‖code − prior_mean‖² per user; a user without pairs keeps the mean of the prior.
-
-    The sum separates over users, and Adam scales every coordinate by itself, so all users are fitted at once.
-    """
-    import torch
-    from torch.nn.functional import softplus
-
-    codes = prior_mean.repeat(users, 1).requires_grad_()
-    optimizer = torch.optim.Adam([codes], lr=STEP_SIZE)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        view = pairs.view._replace(code=codes[pairs.user])
-        loss = softplus(-method.margins(params, pairs._replace(view=view))).sum()
-        (loss + method.prior * (codes - prior_mean).square().sum()).backward()
-        optimizer.step()
-    return codes.detach()
-
-
-def weighted_codes(method: Method, params: Params, pairs: Pairs, users: int) -> Array:
-    """The mean mixture of the known users, weighted by the likelihood that they would have made the same choices.
-
-    An empirical prior: users come in kinds, and a few pairs identify the kind better than they determine a distance
-    from the average. Codes are logits of simplex weights, so the logarithm of the mean mixture is a code again.
-    """
-    from torch.nn.functional import logsigmoid
-
-    known = params["people"]
-    log_likelihood = known.new_zeros((users, len(known)))
-    for start in range(0, len(pairs.user), ROWS):
-        rows = slice(start, start + ROWS)
-        part = Pairs(pairs.view._replace(code=known[:, None]), pairs.chosen[rows], pairs.rejected[rows], None)
-        log_likelihood.index_add_(0, pairs.user[rows], logsigmoid(method.margins(params, part)).T)
-    return (log_likelihood.softmax(-1) @ known.softmax(-1)).log()
 
 
 TINY = 1e-9
@@ -445,21 +422,39 @@ def shrunk_inverse(covariance: Floats, shrink: float) -> Floats:
     return np.linalg.inv(covariance + shrink * np.trace(covariance) / size * np.eye(size))
 
 
-# Users as mixtures of what all users share. Unknown users get the mixture of the average training user. With labeled
-# pairs the papers fit the weights of a new user; here they are the mean of training users' weights, by how well these
-# explain the pairs, which needs fewer of them.
+class Mixture(Method):
+    """Users as mixtures of what all users share. Unknown users get the mixture of the average training user. With
+    labeled pairs the papers fit the weights of a new user; here they are the mean of training users' weights, by how
+    well these explain the pairs, which needs fewer of them."""
+
+    tabled = needs_pairs = True
+
+    def infer(self, params: Params, pairs: Pairs, users: int, prior_mean: Array) -> Array:  # noqa: ARG002
+        """The mean mixture of the known users, weighted by the likelihood that they would have made the same choices.
+
+        An empirical prior: users come in kinds, and a few pairs identify the kind better than they determine a distance
+        from the average. Codes are logits of simplex weights, so the logarithm of the mean mixture is a code again.
+        """
+        from torch.nn.functional import logsigmoid
+
+        known = params["people"]
+        log_likelihood = known.new_zeros((users, len(known)))
+        for start in range(0, len(pairs.user), ROWS):
+            rows = slice(start, start + ROWS)
+            part = Pairs(pairs.view._replace(code=known[:, None]), pairs.chosen[rows], pairs.rejected[rows], None)
+            log_likelihood.index_add_(0, pairs.user[rows], logsigmoid(self.margins(params, part)).T)
+        return (log_likelihood.softmax(-1) @ known.softmax(-1)).log()
 
 
 @METHODS.register("lore")
 @dataclass(frozen=True)
-class LoRe(Method):
+class LoRe(Mixture):
     """LoRe: a low-rank basis of rewards, mixed by each user's simplex weights (arXiv 2504.14439)."""
 
     rank: Count = 4
     prior: NonNegative = 0.05
 
     grid: ClassVar = {"rank": (4, 8)}
-    tabled = needs_pairs = True
     code_size = property(attrgetter("rank"))
 
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
@@ -471,7 +466,7 @@ class LoRe(Method):
 
 @METHODS.register("pal")
 @dataclass(frozen=True)
-class Pal(Method):
+class Pal(Mixture):
     """PAL: distance to a mixture of prototype ideal points (arXiv 2406.08469).
 
     Its variant A. A user's ideal answer is a convex mixture of shared prototypes; the reward of an answer is minus its
@@ -484,7 +479,6 @@ class Pal(Method):
     prior: NonNegative = 0.05
 
     grid: ClassVar = {"prototypes": (4, 8)}
-    tabled = needs_pairs = True
     unpenalized = frozenset({"prototypes"})
     code_size = property(attrgetter("prototypes"))
 
@@ -502,16 +496,6 @@ class Pal(Method):
 def gaussian_kl(mean: Array, log_variance: Array) -> Array:
     """KL(N(mean, variance) ‖ N(0, 1)), summed over the last axis."""
     return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1)
-
-
-def warm_up(progress: float, share: float) -> float:
-    """0 → 1 over the first `share` of training, so that the latent is useful before it costs anything."""
-    return 1.0 if share <= 0 else min(1.0, progress / share)
-
-
-def active_units(means: Array) -> int:
-    """Latent dimensions whose mean varies between users; 0 is posterior collapse."""
-    return int((means.var(dim=0) > ACTIVE).sum()) if len(means) > 1 else 0
 
 
 @METHODS.register("vpl")
@@ -562,7 +546,9 @@ class Vpl(Method):
         fit = super().loss(params, pairs._replace(view=pairs.view._replace(code=code)), step)
         pairs_per_user = _sums(torch.ones_like(shown), pairs.user, users)[pairs.user, 0]
         kl = (gaussian_kl(mean, log_variance) / pairs_per_user).mean()
-        return fit + self.beta * warm_up(step.progress, self.warm) * kl
+        # from 0 to 1 over the first part of training, so that the latent is useful before it costs anything
+        warmth = min(1.0, step.progress / self.warm) if self.warm > 0 else 1.0
+        return fit + self.beta * warmth * kl
 
     def infer(self, params: Params, pairs: Pairs, users: int, prior_mean: Array) -> Array:  # noqa: ARG002
         encoded = self._encode(params, pairs)
@@ -570,7 +556,10 @@ class Vpl(Method):
         return self._posterior(params, _sums(encoded, pairs.user, users), count)[0]
 
     def report(self, params: Params, pairs: Pairs, users: int) -> dict[str, Any]:
-        return {"active_units": active_units(self.infer(params, pairs, users, None)), "latent": self.latent}
+        """Latent dimensions whose mean varies between users; 0 is posterior collapse."""
+        means = self.infer(params, pairs, users, None)
+        active = int((means.var(dim=0) > ACTIVE).sum()) if len(means) > 1 else 0
+        return {"active_units": active, "latent": self.latent}
 
     def _encode(self, params: Params, pairs: Pairs) -> Array:
         """Each labeled pair by itself."""
