@@ -4,79 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
 
+from prb import evaluate_personalized_reward
 from prb.errors import BadSpec
 from prb.models import MODELS
-from prb.models.baselines import AspectMatch, Embedding
+from prb.models.baselines import AspectMatch, Embedding, shortness, wish_for_brevity
 from prb.text.encoders import Matrix
-from prb.types import Ask, Post, Query, Scorer
+from prb.types import Ask, Post, Query
 
 
-def ask(answer: str, question: str = "Why?", user: str | None = None, posts: tuple[Post, ...] = ()) -> Ask:
-    return Ask(Query(question=question, user=user, posts=posts), answer)
+def posts(*texts: str) -> tuple[Post, ...]:
+    return tuple(Post(str(n), "", text) for n, text in enumerate(texts, 1))
 
 
-def scorer(spec: str) -> Scorer:
-    model = MODELS.make(spec)
-    assert isinstance(model, Scorer)
-    return model
+def ask(answer: str, question: str = "Why?", *history: str, **more: Any) -> Ask:
+    return Ask(Query(question=question, posts=posts(*history), **more), answer)
 
 
-@pytest.mark.parametrize("spec", ["random", "length", "constant"])
+def scores(spec: str, *asks: Ask) -> list[Any]:
+    model: Any = MODELS.make(spec)
+    return list(model.score(asks))
+
+
+@pytest.mark.parametrize("spec", ["random", "length", "shortest", "constant"])
 def test_a_floor_does_not_know_the_person(spec: str) -> None:
-    alone = ask("An answer.")
-    known = Ask(
-        Query(question="Why?", user="u", posts=(Post("1", "", "I like answers."),), plan=("be kind",)), "An answer."
-    )
-    first, second = scorer(spec).score([alone, known])
+    alone, known = ask("An answer."), ask("An answer.", "Why?", "I like answers.", user="u", plan=("be kind",))
+    first, second = scores(spec, alone, known)
     assert first == second
+    assert scores(spec) == []
 
 
-def test_random_is_fixed_by_question_and_answer() -> None:
-    model = scorer("random")
-    (one,) = model.score([ask("a")])
-    assert model.score([ask("b"), ask("a"), ask("a", question="How?")])[1] == one
-    assert len(set(model.score([ask("a"), ask("b"), ask("a", question="How?")]))) == 3
-
-
-def test_random_cannot_be_fooled_by_where_the_question_ends() -> None:
-    first, second = scorer("random").score([ask("bc", question="a"), ask("c", question="ab")])
-    assert first != second
+def test_random_is_fixed_by_seed_question_and_answer() -> None:
+    asks = [ask("a"), ask("b"), ask("a", "How?"), ask("bc", "a"), ask("c", "ab")]
+    drawn = scores("random", *asks)
+    assert len(set(drawn)) == len(asks)
+    assert scores("random", *reversed(asks)) == drawn[::-1]
+    assert scores("random?seed=1", asks[0]) != drawn[:1]
+    assert [MODELS.make(spec).fingerprint for spec in ("random", "random?seed=1")] == ["random-0", "random-1"]
+    with pytest.raises(BadSpec, match="seed='x'"):
+        MODELS.make("random?seed=x")
 
 
 def test_random_spreads_evenly_over_0_to_1() -> None:
-    found = [float(score) for score in scorer("random").score([ask(str(n)) for n in range(4000)])]  # type: ignore[arg-type]
-    assert 0 <= min(found) < 0.01
-    assert 0.99 < max(found) < 1
+    drawn = scores("random", *(ask(str(n)) for n in range(4000)))
+    assert 0 <= min(drawn) < 0.01
+    assert 0.99 < max(drawn) < 1
     # the mean of 4000 uniform draws has a standard error of 0.0046
-    assert abs(sum(found) / len(found) - 0.5) < 0.02
+    assert abs(sum(drawn) / len(drawn) - 0.5) < 0.02
 
 
-def test_another_seed_is_another_model() -> None:
-    zero, one = scorer("random"), scorer("random?seed=1")
-    assert zero.score([ask("a")]) != one.score([ask("a")])
-    assert (zero.fingerprint, one.fingerprint) == ("random-0", "random-1")
-    assert scorer("random?seed=0").score([ask("a")]) == zero.score([ask("a")])
-
-
-def test_length_counts_characters() -> None:
-    assert scorer("length").score([ask("four"), ask(""), ask("größer")]) == [4.0, 0.0, 6.0]
-
-
-def test_constant_ties_everything() -> None:
-    assert scorer("constant").score([ask("a"), ask("much better")]) == [0.0, 0.0]
-
-
-def test_nothing_to_score_is_no_score() -> None:
-    assert [list(scorer(spec).score([])) for spec in ("random", "length", "constant")] == [[], [], []]
-
-
-def test_a_seed_is_a_number() -> None:
-    with pytest.raises(BadSpec, match="seed='x'"):
-        MODELS.make("random?seed=x")
+def test_length_counts_characters_and_constant_ties_everything() -> None:
+    asks = ask("four"), ask(""), ask("größer")
+    assert scores("length", *asks) == [4.0, 0.0, 6.0]
+    assert scores("constant", *asks) == [0.0, 0.0, 0.0]
 
 
 class Compass:
@@ -90,56 +74,29 @@ class Compass:
         return np.array([known[text] for text in texts], dtype=np.float32).reshape(len(texts), 2)
 
 
-def posts(*texts: str) -> tuple[Post, ...]:
-    return tuple(Post(str(n), "", text) for n, text in enumerate(texts, 1))
-
-
-def embedding_affinity(answer: str, question: str, *history: str, nearest: int = 3) -> float:
+@pytest.mark.parametrize(
+    ("answer", "question", "history", "nearest", "affinity"),
+    [
+        # answer·posts = (1 + 0)/2, answer·question = √½
+        ("east", "north-east", ("east", "north"), 3, 0.5 - sqrt(0.5)),
+        # nearest to north: north itself, then north-east; west and east are at right angles
+        ("east", "north", ("west", "north-east", "north"), 2, (sqrt(0.5) + 0) / 2),
+        ("east", "north", ("west", "north-east", "north"), 1, 0.0),
+        # of posts equally near the older ones count
+        ("east", "north", ("east", "west"), 1, 1.0),
+        ("east", "north", ("west", "east"), 1, -1.0),
+        # without posts the answer that only repeats the question is last
+        ("east", "east", (), 3, -1.0),
+        ("north", "east", (), 3, 0.0),
+        ("nowhere", "east", ("east",), 3, 0.0),
+    ],
+)
+def test_affinity_is_closeness_to_the_nearest_posts_beyond_that_to_the_question(
+    answer: str, question: str, history: tuple[str, ...], nearest: int, affinity: float
+) -> None:
     model = Embedding(Compass(), nearest)
-    (score,) = model.score([Ask(Query(question=question, posts=posts(*history)), answer)])
-    return score
-
-
-def test_affinity_is_closeness_to_the_posts_beyond_that_to_the_question() -> None:
-    # answer·posts = (1 + 0)/2, answer·question = √½
-    assert embedding_affinity("east", "north-east", "east", "north") == pytest.approx(0.5 - sqrt(0.5))
-
-
-def test_only_the_posts_nearest_to_the_question_count() -> None:
-    # nearest to north: north itself, then north-east; west and east are at right angles
-    assert embedding_affinity("east", "north", "west", "north-east", "north", nearest=2) == pytest.approx(
-        (sqrt(0.5) + 0) / 2
-    )
-    assert embedding_affinity("east", "north", "west", "north-east", "north", nearest=1) == pytest.approx(0)
-
-
-def test_of_posts_equally_near_the_older_ones_count() -> None:
-    assert embedding_affinity("east", "north", "east", "west", nearest=1) == pytest.approx(1.0)
-    assert embedding_affinity("east", "north", "west", "east", nearest=1) == pytest.approx(-1.0)
-
-
-def test_without_posts_the_answer_that_only_repeats_the_question_is_last() -> None:
-    assert embedding_affinity("east", "east") == pytest.approx(-1.0)
-    assert embedding_affinity("north", "east") == pytest.approx(0.0)
-
-
-def test_a_text_without_known_words_is_near_to_nothing() -> None:
-    assert embedding_affinity("nowhere", "east", "east") == 0.0
-
-
-def test_the_fingerprint_names_encoder_and_setting() -> None:
-    assert Embedding(Compass(), 3).fingerprint == "embedding-compass-3"
-    prints = {MODELS.make(spec).fingerprint for spec in ("embedding", "embedding?nearest=1")}
-    assert len(prints) == 2
-
-
-def test_real_vectors_prefer_what_the_person_writes_about() -> None:
-    model = MODELS.make("embedding")
-    assert isinstance(model, Scorer)
-    history = posts("I bake sourdough bread every Sunday.", "Rye flour is my favourite.")
-    query = Query(question="What shall I do this weekend?", posts=history)
-    bread, car = model.score([Ask(query, "Bake a rye loaf."), Ask(query, "Repair the gearbox.")])
-    assert bread > car  # type: ignore[operator]
+    assert model.score([ask(answer, question, *history)]) == [pytest.approx(affinity)]
+    assert model.fingerprint == f"embedding-compass-{nearest}"
 
 
 class Letters:
@@ -153,85 +110,98 @@ class Letters:
         return np.asarray(rows / np.where(norms > 0, norms, 1), dtype=np.float32)
 
 
-def match(answer: str, *plan: str, **more: object) -> float:
-    (score,) = AspectMatch(Letters()).score([Ask(Query(question="?", plan=plan, **more), answer)])  # type: ignore[arg-type]
-    return score
+@pytest.mark.parametrize(
+    ("answer", "plan", "match"),
+    [
+        # sentences "a." and "b.", and the whole (a, b)/√2: aspect a finds 1, aspect b finds 1, aspect c nothing
+        ("a. b.", ("a", "b"), 1.0),
+        ("a. b.", ("a", "b", "c"), 2 / 3),
+        ("a. b.", ("ab",), 1.0),
+        ("c.", ("a", "b"), 0.0),
+        ("a.", (), 0.0),
+    ],
+)
+def test_each_aspect_is_held_against_its_best_sentence(answer: str, plan: tuple[str, ...], match: float) -> None:
+    model = AspectMatch(Letters())
+    assert model.score([ask(answer, "?", "a", plan=plan)]) == [pytest.approx(match)]
+    assert model.fingerprint == "aspect-match-letters"
 
 
-def test_each_aspect_is_held_against_its_best_sentence() -> None:
-    # sentences "a." and "b.", and the whole (a, b)/√2: aspect a finds 1, aspect b finds 1, aspect c nothing
-    assert match("a. b.", "a", "b") == pytest.approx(1.0)
-    assert match("a. b.", "a", "b", "c") == pytest.approx(2 / 3)
+def test_real_vectors_prefer_what_the_person_writes_about_and_what_follows_the_plan() -> None:
+    history = ("I bake sourdough bread every Sunday.", "Rye flour is my favourite.")
+    bread, car = (
+        ask(a, "What shall I do this weekend?", *history) for a in ("Bake a rye loaf.", "Repair the gearbox.")
+    )
+    plan = ("cheap vegetarian dishes",)
+    lentils, taxi = (ask(a, "What now?", plan=plan) for a in ("A lentil stew without meat.", "A taxi to the opera."))
+    for spec, better, worse in (("embedding", bread, car), ("aspect-match", lentils, taxi)):
+        high, low = scores(spec, better, worse)
+        assert high > low
 
 
-def test_the_whole_answer_counts_as_a_sentence_too() -> None:
-    assert match("a. b.", "ab") == pytest.approx(1.0)
+W = log(3 / 2) + 1
+"""Weight of a word that one of two posts has; of one in both it is log(3/3) + 1 = 1, as of those of a single post."""
 
 
-def test_an_answer_that_touches_no_aspect_has_nothing() -> None:
-    assert match("c.", "a", "b") == 0.0
+@pytest.mark.parametrize(
+    ("answer", "question", "history", "affinity"),
+    [
+        # (bread 1, rye w) is the direction of post one; to post two only bread is shared: 1 / (1 + w²)
+        ("rye bread", "why", ("bread rye", "bread cheese"), (1 + 1 / (1 + W * W)) / 2),
+        ("rye rye bread", "why", ("rye bread",), 3 / sqrt(10)),  # (2, 1)·(1, 1) / (√5 √2)
+        ("bread", "Which bread?", ("I like bread",), 0.0),
+        ("bread and rye", "Which bread?", ("rye bread",), 1.0),
+        ("rye spaceship", "why", ("rye",), 1.0),
+        ("spaceship", "why", ("rye",), 0.0),
+        ("RYE, bread!", "why", ("rye bread",), 1.0),
+        ("rye", "why", (), 0.0),
+        ("rye", "why", ("!!!",), 0.0),
+        ("rye", "why", ("why",), 0.0),
+    ],
+)
+def test_lexical_affinity_is_the_mean_cosine_to_the_posts(
+    answer: str, question: str, history: tuple[str, ...], affinity: float
+) -> None:
+    named = [ask(answer, question, *history, user=user) for user in (None, "u1", "u2")]
+    assert scores("lexical", *named) == [pytest.approx(affinity)] * 3
 
 
-def test_without_a_plan_every_answer_ties_whatever_the_posts_say() -> None:
-    posts = (Post("1", "", "a"),)
-    assert match("a.", posts=posts) == match("b.", posts=posts) == 0.0
+SHORT, LONG = "Yes, twice a week.", " ".join(["word"] * 240)
 
 
-def test_the_fingerprint_names_the_encoder() -> None:
-    assert AspectMatch(Letters()).fingerprint == "aspect-match-letters"
+@pytest.mark.parametrize(
+    ("post", "wish"),
+    [
+        ("preference for brevity: high", 1.0),
+        ("preference for brevity: 0.75", 0.5),
+        ("Brevity: LOW", -1.0),
+        ("likes detail: yes", -1.0),
+        ("depth: low", 1.0),
+        ("preference for brevity: medium", 0.0),
+        ("preference for brevity: 7", 0.0),
+        ("preference for brevity: sometimes", 0.0),
+        ("short or long: high", 0.0),
+        ("favourite colour: high", 0.0),
+        ("I once wrote a short story: high drama", 0.0),
+        ("I like brevity.", 0.0),
+    ],
+)
+def test_a_stated_wish_for_brevity_moves_the_reward_and_nothing_else_does(post: str, wish: float) -> None:
+    assert wish_for_brevity(post) == wish
+    short, long = scores("attributes", *(ask(answer, "Q?", post, "age: 60") for answer in (SHORT, LONG)))
+    assert (short > 0 > long) if wish > 0 else (short < 0 < long) if wish else (short == long == 0)
 
 
-def test_real_vectors_prefer_the_answer_that_follows_the_plan() -> None:
-    model = MODELS.make("aspect-match")
-    assert isinstance(model, Scorer)
-    query = Query(question="What shall I cook?", plan=("cheap vegetarian dishes",))
-    lentils, steak = model.score([Ask(query, "A lentil stew without meat."), Ask(query, "A taxi to the opera.")])
-    assert lentils > steak  # type: ignore[operator]
+def test_length_counts_on_a_scale_that_ends() -> None:
+    assert shortness(" ".join(["w"] * 60)) == 0
+    assert shortness(" ".join(["w"] * 240)) == pytest.approx(-1)
+    assert (shortness(""), shortness("w " * 100_000)) == (2.0, -2.0)
 
 
-def lexical_affinity(answer: str, question: str, *history: str) -> float:
-    model = MODELS.make("lexical")
-    assert isinstance(model, Scorer)
-    posts = tuple(Post(str(n), "", text) for n, text in enumerate(history, 1))
-    (score,) = model.score([Ask(Query(question=question, posts=posts), answer)])
-    return float(score)  # type: ignore[arg-type]
-
-
-def test_affinity_is_the_mean_cosine_to_the_posts() -> None:
-    # Two posts: "bread" in both has weight log(3/3) + 1 = 1, "rye" and "cheese" in one each w = log(3/2) + 1.
-    # The answer is (bread 1, rye w), the same direction as post one; to post two only bread is shared: 1 / (1 + w²).
-    w = log(3 / 2) + 1
-    expected = (1 + 1 / (1 + w * w)) / 2
-    assert lexical_affinity("rye bread", "why", "bread rye", "bread cheese") == pytest.approx(expected)
-
-
-def test_a_word_said_twice_counts_twice() -> None:
-    # one post, weight log(2/2) + 1 = 1 for each word: (2, 1)·(1, 1) / (√5 √2)
-    assert lexical_affinity("rye rye bread", "why", "rye bread") == pytest.approx(3 / sqrt(10))
-
-
-def test_words_of_the_question_carry_no_weight() -> None:
-    assert lexical_affinity("bread", "Which bread?", "I like bread") == 0.0
-    assert lexical_affinity("bread and rye", "Which bread?", "rye bread") == pytest.approx(1.0)
-
-
-def test_words_the_person_never_wrote_carry_no_weight() -> None:
-    assert lexical_affinity("rye spaceship", "why", "rye") == pytest.approx(1.0)
-    assert lexical_affinity("spaceship", "why", "rye") == 0.0
-
-
-def test_case_and_punctuation_do_not_matter() -> None:
-    assert lexical_affinity("RYE, bread!", "why", "rye bread") == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("history", [(), ("!!!",), ("why",)])
-def test_without_words_of_the_person_every_answer_ties(history: tuple[str, ...]) -> None:
-    assert lexical_affinity("rye", "why", *history) == lexical_affinity("cheese", "why", *history) == 0.0
-
-
-def test_only_the_posts_matter_not_the_name() -> None:
-    model = MODELS.make("lexical")
-    assert isinstance(model, Scorer)
-    posts = (Post("1", "", "rye bread"),)
-    queries = [Query(question="why", user=user, posts=posts) for user in (None, "u1", "u2")]
-    assert len(set(model.score([Ask(query, "rye") for query in queries]))) == 1
+def test_an_attribute_moves_the_reward_of_a_single_answer() -> None:
+    asked = {"user_id": "u1", "preference_for_brevity": "high"}
+    brief = evaluate_personalized_reward(SHORT, asked, 0.9, "attributes")
+    lengthy = evaluate_personalized_reward(LONG, asked, 0.9, "attributes")
+    assert brief["predicted_reward"] > 0.5 > lengthy["predicted_reward"]
+    assert brief["alignment_score"] > lengthy["alignment_score"]
+    assert evaluate_personalized_reward(SHORT, {"user_id": "u1"}, 0.9, "attributes")["predicted_reward"] == 0.5
