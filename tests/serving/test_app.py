@@ -1,4 +1,4 @@
-"""The server in this process: routes, who may come in, what is refused, what is counted."""
+"""The app in this process: who may come in, what is refused, what is counted; requests become asks of a model."""
 
 from __future__ import annotations
 
@@ -6,19 +6,34 @@ import asyncio
 import base64
 import json
 import logging
-import threading
+import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
+import orjson
 import pytest
+from pydantic import ValidationError
 
 httpx = pytest.importorskip("httpx2", reason="needs the api extra")
 pytest.importorskip("fastapi", reason="needs the serve extra")
 
 from prb.serving import app as app_module  # noqa: E402
 from prb.serving import http  # noqa: E402
-from prb.serving.app import Metrics, Service, make_app  # noqa: E402
+from prb.serving.app import (  # noqa: E402
+    END_MARKERS,
+    ClassifyRequest,
+    Metrics,
+    Refused,
+    RewardRequest,
+    ScoreRequest,
+    Service,
+    make_app,
+    place_and_reason,
+    read_body,
+)
 from prb.serving.server import Batcher, Limits  # noqa: E402
+from prb.types import Ask, Choice, Post, Query, Turn  # noqa: E402
 from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth  # noqa: E402
 
 TOKEN = "an open secret"
@@ -124,13 +139,13 @@ def basic(password: str) -> str:
         ("Basic no-base64!", 401),
     ],
 )
-@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/score"), ("GET", "/metrics")])
-def test_only_who_has_the_token_comes_in(header: str | None, status: int, method: str, path: str) -> None:
+def test_only_who_has_the_token_comes_in(header: str | None, status: int) -> None:
     server = Server(token=TOKEN)
     headers = {} if header is None else {"Authorization": header}
-    said = server.send(method, path, json=body("q", "a") if method == "POST" else None, headers=headers)
+    said = server.send("POST", "/v1/score", json=body("q", "a"), headers=headers)
     assert said.status_code == status
-    assert bool(server.model.batches) == (status == 200 and method == "POST")
+    assert bool(server.model.batches) == (status == 200)
+    assert server.send("GET", "/metrics", headers=headers).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -192,7 +207,7 @@ def test_without_the_token_nobody_learns_what_there_is(path: str) -> None:
         ({"json": body("q", *"abcdefghi")}, 413, "9 answers in one request; at most 8"),
         ({"json": body("q", "a" * 1001)}, 413, "an answer of 1001 characters; at most 1000"),
         ({"json": body("q" * 1001, "a")}, 413, "a query of 1011 characters; at most 1000"),
-        ({"json": body("q", "a" * 20_000)}, 413, "bytes; at most 10000"),
+        ({"json": body("q", "a" * 20_000)}, 413, "more than 10000 bytes"),
     ],
 )
 def test_a_bad_request_is_refused_and_told_why(request_: dict[str, Any], status: int, why: str) -> None:
@@ -203,70 +218,47 @@ def test_a_bad_request_is_refused_and_told_why(request_: dict[str, Any], status:
     assert server.model.batches == []
 
 
-def test_a_body_that_does_not_tell_its_size_is_counted() -> None:
-    async def endless() -> AsyncIterator[bytes]:
-        yield b'{"query": "'
-        for _ in range(1000):
-            yield b"x" * 100
-
-    server = Server()
-    said = server.send("POST", "/v1/score", content=endless(), headers={"Content-Type": "application/json"})
-    assert (said.status_code, said.json()) == (413, {"error": "the body has more than 10000 bytes"})
+async def endless(seconds: float = 0.0) -> AsyncIterator[bytes]:
+    yield b'{"query": "'
+    await asyncio.sleep(seconds)
+    for _ in range(1000):
+        yield b"x" * 100
 
 
-def test_a_body_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "BODY_SECONDS", 0.05)
-
-    async def stuck() -> AsyncIterator[bytes]:
-        yield b'{"query": "'
-        await asyncio.sleep(30)
-
-    said = Server().send("POST", "/v1/score", content=stuck(), headers={"Content-Type": "application/json"})
-    assert (said.status_code, said.json()) == (408, {"error": "the body did not arrive in time"})
-
-
-def test_when_too_much_waits_clients_are_told_when_to_come_back() -> None:
-    server = Server(window=0.0, queue=2)
-    server.model.gate.clear()
-
-    async def talk(client: Client) -> tuple[list[Any], list[Any]]:
-        busy = asyncio.create_task(client.post("/v1/score", json=body("q", "busy")))
-        await server.hold()
-        waiting = asyncio.create_task(client.post("/v1/score", json=body("q", "1")))
-        while server.batcher.waiting < 1:
-            await asyncio.sleep(0.01)
-        refused = [await client.post("/v1/score", json=body("q", "2", "3"))]
-        more = asyncio.create_task(client.post("/v1/score", json=body("q", "4")))
-        while server.batcher.waiting < 2:
-            await asyncio.sleep(0.01)
-        refused.append(await client.post("/v1/score", content=b"not even read"))
-        server.model.gate.set()
-        return refused, list(await asyncio.gather(busy, waiting, more))
-
-    refused, accepted = server.run(talk)
-    assert [reply.status_code for reply in refused] == [429, 429]
-    assert all(1 <= int(reply.headers["Retry-After"]) <= 60 for reply in refused)
-    assert [reply.json()["scores"] for reply in accepted] == [[value("q", a)] for a in ("busy", "1", "4")]
+@pytest.mark.parametrize(
+    ("content", "status", "error"),
+    [(endless(), 413, "the body has more than 10000 bytes"), (endless(30), 408, "the body did not arrive in time")],
+)
+def test_a_body_that_never_ends_is_not_waited_for(
+    content: Any, status: int, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "BODY_SECONDS", 0.5)
+    said = Server().send("POST", "/v1/score", content=content, headers={"Content-Type": "application/json"})
+    assert (said.status_code, said.json()) == (status, {"error": error})
 
 
-def test_openrlhf_which_soon_gives_up_waits_for_room_in_a_full_queue() -> None:
+def test_a_full_queue_says_when_to_come_back_and_lets_openrlhf_which_soon_gives_up_wait() -> None:
     server = Server(window=0.0, queue=1)
     server.model.gate.clear()
     whole = {"query": ["Q: q\nAnswer."], "prompts": ["Q: q\n"], "labels": [json.dumps({"question": "q"})]}
 
-    async def talk(client: Client) -> list[Any]:
+    async def talk(client: Client) -> tuple[Any, list[Any]]:
         busy = asyncio.create_task(client.post("/v1/score", json=body("q", "busy")))
         await server.hold()
         waiting = asyncio.create_task(client.post("/v1/score", json=body("q", "1")))
         while server.batcher.waiting < 1:
             await asyncio.sleep(0.01)
+        refused = await client.post("/v1/score", json=body("q", "2"))
         patient = asyncio.create_task(client.post("/get_reward", json=whole))
         await asyncio.sleep(0.1)
         server.model.gate.set()
-        return list(await asyncio.gather(busy, waiting, patient))
+        return refused, list(await asyncio.gather(busy, waiting, patient))
 
-    *_, reply = server.run(talk)
-    assert reply.json()["rewards"] == [worth(ask("q", "Answer."))]
+    refused, (busy, waiting, patient) = server.run(talk)
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["Retry-After"]) <= 60
+    assert [reply.json()["scores"] for reply in (busy, waiting)] == [[value("q", a)] for a in ("busy", "1")]
+    assert patient.json()["rewards"] == [worth(ask("q", "Answer."))]
 
 
 async def send_by_hand(server: Server, messages: list[dict[str, Any]], leave: asyncio.Event) -> list[int]:
@@ -340,25 +332,6 @@ def test_metrics_count_requests_answers_and_batches() -> None:
     ]:
         assert line in lines
     assert "secret" not in said.text
-
-
-def test_a_body_is_checked_while_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a thread of its own, so that a large one does not stop the event loop."""
-    served, read_body = threading.Event(), app_module.read_body
-
-    def waiting(*args: Any, **limits: Any) -> Any:
-        assert served.wait(20)
-        return read_body(*args, **limits)
-
-    async def talk(client: Client) -> Any:
-        checked = asyncio.create_task(client.post("/v1/score", json=body("q", "a")))
-        await asyncio.sleep(0)
-        assert (await client.get("/healthz")).status_code == 200
-        served.set()
-        return await checked
-
-    monkeypatch.setattr(app_module, "read_body", waiting)
-    assert Server().run(talk).status_code == 200
 
 
 def test_the_description_shows_what_to_send() -> None:
@@ -440,3 +413,145 @@ def test_what_is_not_a_chat_with_an_answer_is_refused(sent: dict[str, Any], why:
 def test_an_answer_without_a_score_fails_the_request_of_a_vllm_client() -> None:
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": UNSCORABLE}]
     assert Server().send("POST", "/classify", json={"messages": messages}).status_code == 422
+
+
+# --- requests become asks ---
+def refused(**body: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        ScoreRequest.model_validate_json(json.dumps(body))
+    return place_and_reason(caught.value.errors()[0])
+
+
+LABEL = '{"question": "q"}'
+
+
+def rewards(query: list[str], prompts: list[str], labels: list[Any]) -> list[Ask]:
+    return RewardRequest.model_validate({"query": query, "prompts": prompts, "labels": labels}).asks()
+
+
+def test_a_request_becomes_one_ask_an_answer_about_one_query() -> None:
+    posts: list[Any] = [{"id": "p7", "category": "Food", "text": "I bake."}, "I travel."]
+    body = {"query": {"question": "q", "user": "u", "posts": posts, "plan": ["brief"]}, "answers": ["a", "b"]}
+    query = Query(
+        question="q", user="u", posts=(Post("p7", "Food", "I bake."), Post("2", "", "I travel.")), plan=("brief",)
+    )
+    assert ScoreRequest.model_validate(body).asks() == [Ask(query, "a"), Ask(query, "b")]
+
+
+@pytest.mark.parametrize("field", ["rubric", "rubric_aspects", "narrative", "profile", "post"])
+def test_there_is_no_field_for_the_rubric_and_no_misspelled_field_is_overlooked(field: str) -> None:
+    assert refused(query={"question": "q", field: "x"}, answers=["a"]).startswith(f"query.{field}: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"query": {"question": "q"}, "answers": []}, "answers"),
+        ({"query": {"question": "q"}}, "answers"),
+        ({"query": {}, "answers": ["a"]}, "query.question"),
+        ({"query": {"question": "q"}, "answers": ["a", 3]}, "answers.1"),
+        ({"query": {"question": "a lone surrogate: \ud800"}, "answers": ["a"]}, "not JSON"),
+        ({"query": {"question": "q", "posts": [""] * 10_001}, "answers": ["a"]}, "query.posts"),
+    ],
+)
+def test_a_wrong_request_is_told_where_it_is_wrong(body: dict[str, Any], place: str) -> None:
+    assert re.match(rf"{place}[.:]", refused(**body))
+
+
+def test_a_refusal_does_not_repeat_what_was_sent() -> None:
+    assert "secret" not in refused(query={"question": {"secret": 1}}, answers=["a"])
+
+
+def test_markers_of_the_end_are_no_part_of_an_answer() -> None:
+    texts = [f"p: Use {end} here.{end}\n{end}" for end in END_MARKERS]
+    asks = rewards(texts, ["p: "] * len(texts), [LABEL] * len(texts))
+    assert [one.answer for one in asks] == [f"Use {end} here." for end in END_MARKERS]
+
+
+@pytest.mark.parametrize("ending", ["</s>", " ", "\n<eos>", "<|im_end|>\n"])
+def test_megabytes_of_markers_and_blanks_take_a_moment(ending: str) -> None:
+    """One pass over them; one by one, four of these stopped a server for minutes."""
+    many = ending * (4_000_000 // len(ending))
+    started = time.process_time()
+    assert rewards([f"p: a{many}", f"p: {many}b"], ["p: "] * 2, [LABEL] * 2) == [ask("q", "a"), ask("q", f"{many}b")]
+    assert time.process_time() - started < 5
+
+
+def test_megabytes_of_blanks_are_no_chat() -> None:
+    started = time.process_time()
+    for text in (" " * 8_000_000, "<|im_start|>user\n" + " " * 8_000_000, "<|im_start|>" * 600_000):
+        with pytest.raises(Refused, match="is not a chat"):
+            ClassifyRequest.model_validate({"input": text}).asks()
+    assert time.process_time() - started < 10
+
+
+def test_a_label_carries_the_person_as_json_or_as_a_map() -> None:
+    query = Query(question="q", user="u", posts=(Post("1", "", "I am brief"),))
+    labels = [
+        '{"question": "q", "user": "u", "posts": ["I am brief"]}',
+        {"question": "q", "user": "u", "posts": ["I am brief"]},
+    ]
+    assert rewards(["p a", "p b"], ["p ", "p "], labels) == [Ask(query, "a"), Ask(query, "b")]
+
+
+@pytest.mark.parametrize(
+    "label", ["", "  ", "42", "the right answer", "[]", {}, '{"posts": []}', '{"question": "q", "rubric": []}']
+)
+def test_a_label_that_is_no_query_is_refused_rather_than_scored_for_nobody(label: Any) -> None:
+    with pytest.raises(Refused, match=r"labels\.1 is not a query") as caught:
+        rewards(["p a", "p b"], ["p ", "p "], [LABEL, label])
+    assert caught.value.status == 422
+
+
+@pytest.mark.parametrize(
+    ("texts", "prompts", "labels", "why"),
+    [
+        (["p a", "x a"], ["p ", "p "], [LABEL] * 2, r"query\.1 does not begin with prompts\.1"),
+        (["p a", "p b"], ["p "], [LABEL] * 2, "must have the same length"),
+        (["p a", "p b"], ["p ", "p "], [], "must have the same length"),
+        (["p a", "p b"], ["p ", "p "], [LABEL] * 3, "must have the same length"),
+        (["p a"], ["p "], None, "labels"),
+        (["p a"], ["p "], [None], "labels"),
+    ],
+)
+def test_texts_prompts_and_labels_must_belong_together(
+    texts: list[str], prompts: list[str], labels: Any, why: str
+) -> None:
+    with pytest.raises((Refused, ValidationError), match=why):
+        rewards(texts, prompts, labels)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "place"),
+    [
+        (ScoreRequest, {"query": {"question": "q"}, "answers": [1] * 50_000}, "answers.0"),
+        (ScoreRequest, {"query": {"question": "q", "posts": [1] * 50_000}, "answers": ["a"]}, "query.posts.0"),
+        (ScoreRequest, {"query": {"question": "q", "plan": [1] * 50_000}, "answers": ["a"]}, "query.plan.0"),
+        (
+            ScoreRequest,
+            {"query": {"question": "q"} | dict.fromkeys(map(str, range(50_000)), 1), "answers": ["a"]},
+            "query.0",
+        ),
+        (ScoreRequest, {"query": {"question": "q"}, "answers": [""] * 100_001}, "answers"),
+        (RewardRequest, {"query": [1] * 50_000, "prompts": [""], "labels": [LABEL]}, "query.0"),
+        (RewardRequest, {"query": ["a"], "prompts": [1] * 50_000, "labels": [LABEL]}, "prompts.0"),
+        (RewardRequest, {"query": ["a"], "prompts": [""], "labels": [1] * 50_000}, "labels.0"),
+    ],
+)
+def test_of_many_errors_only_the_first_is_collected(kind: Any, body: dict[str, Any], place: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        read_body(kind, orjson.dumps(body), Limits())
+    assert caught.value.error_count() <= 2  # a post may be a string or an object, and is neither
+    assert place_and_reason(caught.value.errors()[0]).startswith(place)
+
+
+def test_a_query_may_hold_past_choices_and_earlier_turns() -> None:
+    choice = {"question": "Tea?", "chosen": "Yes.", "rejected": "No."}
+    body = {"question": "And now?", "choices": [choice], "context": [{"role": "user", "text": "Hello."}]}
+    (one,) = ScoreRequest.model_validate({"query": body, "answers": ["a"]}).asks()
+    assert one.query.choices == (Choice("Tea?", "Yes.", "No."),)
+    assert one.query.context == (Turn("user", "Hello."),)
+    assert refused(query={**body, "choices": [{"question": "Tea?", "chosen": "Yes."}]}, answers=["a"]).startswith(
+        "query"
+    )
+    assert "role" in refused(query={**body, "context": [{"role": "bot", "text": "x"}]}, answers=["a"])

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,7 +20,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the serve extra")
 
 from prb.serving import clients
-from prb.serving.clients import NoScore, compute_score, normalize, score, trl_reward
+from prb.serving.clients import NoScore, compute_score, score, trl_reward
 from tests.serving.fakes import POISON, UNSCORABLE, ask, worth
 from tests.serving.process import running
 
@@ -89,14 +87,11 @@ def test_verl_loads_the_file_by_its_path_where_prb_is_not_installed(url: str, tm
     assert ast.literal_eval(done.stdout)["score"] == worth(ask("q", "Yes.", "I am brief"))
 
 
-def test_the_file_needs_the_standard_library_only() -> None:
+def test_the_file_needs_the_standard_library_only_and_importing_it_loads_nothing_heavy() -> None:
     tree = ast.parse(Path(clients.__file__).read_text("utf-8"))
     imported = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
     imported |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
-
-
-def test_importing_it_from_the_package_loads_nothing_heavy() -> None:
     code = "import sys, prb.serving.clients; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy", "pydantic", "httpx", "fastapi"} & set(done.stdout.split())
@@ -135,12 +130,11 @@ def test_trl_gets_one_reward_a_completion_and_none_where_there_is_no_score(url: 
         trainer_state=object(),
         url=url,
     )
-    me = partial(ask, "q")
     assert rewards == [
-        worth(me("a", "I am brief")),
+        worth(ask("q", "a", "I am brief")),
         None,
         worth(ask("other", "b")),
-        worth(me("c", "I am brief")),
+        worth(ask("q", "c", "I am brief")),
     ]
 
 
@@ -178,22 +172,17 @@ def test_trl_sends_answers_to_the_same_query_together(scripted: Any) -> None:
 def test_a_busy_server_is_asked_again_when_it_said(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(clients.time, "sleep", pauses.append)
-    scripted.replies += [(429, {"Retry-After": "7"}, b"{}"), (503, {}, b""), (200, {}, b"half a rep"), GOOD]
+    scripted.replies += [
+        (429, {"Retry-After": "7"}, b"{}"),
+        (503, {"Retry-After": "soon"}, b""),
+        (200, {}, b"half a rep"),
+        GOOD,
+    ]
     assert score(QUERY, ["a"], url=scripted.url)["scores"] == [1.5]
     assert len(scripted.asked) == 4
     assert 7 < pauses[0] <= 7.25
     assert 0 < pauses[1] <= 0.5
     assert 0 < pauses[2] <= 1
-
-
-def test_a_server_may_say_when_as_a_date(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(clients.time, "sleep", pauses.append)
-    later = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
-    scripted.replies += [(503, {"Retry-After": later}, b""), (503, {"Retry-After": "soon"}, b""), GOOD]
-    assert score(QUERY, ["a"], url=scripted.url)["scores"] == [1.5]
-    assert 30 < pauses[0] < 61
-    assert pauses[1] <= 0.5
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500, 502])
@@ -221,12 +210,15 @@ def test_address_and_token_come_from_the_environment(scripted: Any, monkeypatch:
     assert scripted.asked[0]["token"] == "Bearer open sesame"
 
 
-def test_what_is_no_address_is_refused_at_once() -> None:
-    with pytest.raises(NoScore, match="localhost:8300/v1/score is not a URL"):
-        score(QUERY, ["a"], url="localhost:8300")
-
-
-@pytest.mark.parametrize("query", ["[1]", [1], "null"])
-def test_a_query_that_is_no_map_is_refused_at_once(query: Any) -> None:
-    with pytest.raises(NoScore, match="a query must be a dict"):
-        normalize(query)
+@pytest.mark.parametrize(
+    ("query", "url", "why"),
+    [
+        ("[1]", None, "a query must be a dict"),
+        ([1], None, "a query must be a dict"),
+        ("null", None, "a query must be a dict"),
+        (QUERY, "localhost:8300", "localhost:8300/v1/score is not a URL"),
+    ],
+)
+def test_a_query_that_is_no_map_and_what_is_no_address_are_refused_at_once(query: Any, url: str, why: str) -> None:
+    with pytest.raises(NoScore, match=why):
+        score(query, ["a"], url=url)

@@ -1,23 +1,225 @@
-"""A real server process: signals in the middle of requests, clients that leave, more than it can take, long loads."""
+"""Concurrent asks become batches: grouped, bounded, in order of waiting, never at a neighbor's expense. And a real
+server process: signals in the middle of requests, clients that leave, more than it can take."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from prb.serving.server import (
+    MODEL_ERROR,
+    Batcher,
+    Limits,
+    Overloaded,
+    Waiting,
+    query_length,
+    score_isolated,
+    select_batch,
+)
+from prb.types import Ask, Failure
+from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth
+from tests.serving.process import Running, running
+
+SOON = 20
+"""Seconds after which a test that hangs gives up."""
+
+
+def answers_of(batch: Sequence[Ask]) -> list[str]:
+    return [one.answer for one in batch]
+
+
+def held(model: Recorder, **limits: float) -> Batcher:
+    """A batcher whose model is busy with one answer, so that everything that comes now has to wait."""
+    batcher = Batcher(model.score, Limits(**{"window": 0.0, **limits}))  # type: ignore[arg-type]
+    model.gate.clear()
+    batcher.submit([ask("first", "busy")])
+    assert model.entered.acquire(timeout=SOON)
+    return batcher
+
+
+def test_what_waits_goes_together_with_answers_to_the_same_query_of_the_same_user_side_by_side() -> None:
+    model = Recorder()
+    batcher = held(model)
+    asks = [
+        ask("a", "1", "me"),
+        ask("b", "2"),
+        ask("a", "3", "me"),
+        ask("a", "4", "you"),
+        ask("b", "5"),
+        ask("a", "6", "me"),
+    ]
+    futures = [future for one in asks for future in batcher.submit([one])]
+    model.gate.set()
+    assert [future.result(SOON) for future in futures] == [worth(one) for one in asks]
+    assert [answers_of(batch) for batch in model.batches] == [["busy"], ["1", "3", "6", "2", "5", "4"]]
+
+
+def test_the_same_ask_of_several_clients_is_scored_once() -> None:
+    model = Recorder()
+    batcher = held(model)
+    futures = [*batcher.submit([ask("q", "same"), ask("q", "other")]), *batcher.submit([ask("q", "same")])]
+    model.gate.set()
+    results = [future.result(SOON) for future in futures]
+    assert results[0] == results[2] == worth(ask("q", "same"))
+    assert answers_of(model.batches[1]) == ["same", "other"]
+
+
+def test_a_batch_that_is_full_does_not_wait_for_its_window() -> None:
+    model = Recorder()
+    batcher = Batcher(model.score, Limits(window=3600, batch=2))
+    futures = [*batcher.submit([ask("q", "1")]), *batcher.submit([ask("q", "2")])]
+    assert [future.result(SOON) for future in futures] == [worth(ask("q", "1")), worth(ask("q", "2"))]
+    assert len(model.batches) == 1
+
+
+def test_an_idle_server_waits_a_window_for_company() -> None:
+    model = Recorder()
+    batcher = Batcher(model.score, Limits(window=0.3))
+    futures = batcher.submit([ask("q", "1")])
+    time.sleep(0.02)
+    futures += batcher.submit([ask("q", "2")])
+    [future.result(SOON) for future in futures]
+    assert len(model.batches) == 1
+
+
+def test_clients_that_come_back_at_once_join_those_who_waited_meanwhile() -> None:
+    model = Recorder(seconds=0.4)
+    batcher = Batcher(model.score, Limits(window=0.1))
+
+    async def client(number: int, after: float) -> None:
+        await asyncio.sleep(after)
+        for n in range(2):
+            await batcher.score([ask("q", f"{number}/{n}")])
+
+    async def clients() -> None:
+        await asyncio.gather(*[client(n, after=0.0 if n < 10 else 0.3) for n in range(20)])
+
+    asyncio.run(clients())
+    assert [len(batch) for batch in model.batches] == [10, 20, 10]
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"), [({"batch": 3}, [1, 3, 3, 1]), ({"tokens": 24}, [1, 2, 2, 2, 1]), ({"tokens": 1}, [1] * 8)]
+)
+def test_a_batch_keeps_its_limits(limits: dict[str, float], sizes: list[int]) -> None:
+    """An answer here is 44 characters: 11 tokens and one for itself; the query counts nothing."""
+    model = Recorder()
+    batcher = held(model, **limits)
+    futures = batcher.submit([ask("q", f"{n:044}") for n in range(7)])
+    model.gate.set()
+    [future.result(SOON) for future in futures]
+    assert [len(batch) for batch in model.batches] == sizes
+
+
+ASKS = st.builds(ask, st.sampled_from("abcd"), st.text("xy", max_size=40), st.sampled_from(["", "a post" * 9]))
+
+
+@given(st.lists(ASKS, max_size=30), st.integers(1, 8), st.integers(1, 60))
+def test_everybody_gets_a_turn_the_longest_waiting_first(asks: list[Ask], size: int, tokens: int) -> None:
+    waiting = {n: Waiting(one, 0.0, Future()) for n, one in enumerate(asks)}
+    limits = Limits(batch=size, tokens=tokens)
+    while waiting:
+        batch = list(select_batch(waiting, limits))
+        assert batch[0] == min(waiting)
+        assert 1 <= len(batch) <= size
+        groups = [waiting[n].ask.query for n in batch]
+        assert len(dict.fromkeys(groups)) == sum(a != b for a, b in zip([None, *groups], groups, strict=False))
+        cost = sum(query_length(q) // 4 for q in set(groups)) + sum(len(waiting[n].ask.answer) // 4 + 1 for n in batch)
+        assert cost <= tokens or len(batch) == 1
+        for number in batch:
+            del waiting[number]
+
+
+def test_a_full_queue_takes_all_of_a_request_or_nothing() -> None:
+    model = Recorder()
+    batcher = held(model, queue=3)
+    first = batcher.submit([ask("q", "1"), ask("q", "2")])
+    with pytest.raises(Overloaded) as caught:
+        batcher.submit([ask("q", "3"), ask("q", "4")])
+    assert 1 <= caught.value.seconds <= 60
+    assert batcher.waiting == 2
+    last = batcher.submit([ask("q", "5")])
+    model.gate.set()
+    [future.result(SOON) for future in (*first, *last)]
+    assert sorted(answers_of([one for batch in model.batches for one in batch])) == ["1", "2", "5", "busy"]
+
+
+def test_who_leaves_is_never_scored_and_gives_the_place_back() -> None:
+    model = Recorder()
+    batcher = held(model, queue=2)
+    gone, stays = batcher.submit([ask("q", "gone"), ask("q", "stays")])
+    assert gone.cancel()
+    assert batcher.waiting == 1
+    (new,) = batcher.submit([ask("q", "new")])
+    model.gate.set()
+    assert [stays.result(SOON), new.result(SOON)] == [worth(ask("q", "stays")), worth(ask("q", "new"))]
+    assert answers_of([one for batch in model.batches for one in batch]) == ["busy", "stays", "new"]
+
+
+@given(st.lists(st.sampled_from(["good", POISON, UNSCORABLE]), min_size=1, max_size=24))
+def test_an_exception_costs_only_the_answer_that_raised_it(kinds: list[str]) -> None:
+    asks = [ask(f"q{n % 3}", f"{kind} {n}") for n, kind in enumerate(kinds)]
+    for kind, one, result in zip(kinds, asks, score_isolated(Recorder().score, asks), strict=True):
+        if kind == POISON:
+            assert result == Failure(MODEL_ERROR, "ValueError")
+        else:
+            assert result == (Failure("no verdict") if kind == UNSCORABLE else worth(one))
+
+
+def test_one_poisoned_answer_among_many_costs_few_calls() -> None:
+    model = Recorder()
+    score_isolated(model.score, [ask("q", POISON if n == 37 else str(n)) for n in range(64)])
+    assert len(model.batches) == 1 + 2 * math.log2(64)
+
+
+def test_the_log_tells_where_a_model_failed_and_not_on_what(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        score_isolated(Recorder().score, [ask("q", f"{POISON} my secret")])
+    assert "ValueError at " in caplog.text
+    assert "fakes.py" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_what_is_no_number_is_a_failure() -> None:
+    numbers = [math.nan, math.inf, -math.inf, 1.0]
+    expected = [Failure("not a finite number", str(number)) for number in numbers[:3]]
+    assert score_isolated(lambda _: numbers, [ask("q", str(n)) for n in range(4)]) == [*expected, 1.0]
+
+
+def leave(_: Sequence[Ask]) -> list[float]:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"), [(lambda asks: [1.0] * (len(asks) + 1), "RuntimeError"), (leave, "SystemExit")]
+)
+def test_a_model_that_miscounts_or_would_end_the_program_is_broken(model: Any, why: str) -> None:
+    assert score_isolated(model, [ask("q", "1"), ask("q", "2")]) == [Failure(MODEL_ERROR, why)] * 2
+
+
+def test_every_batch_is_reported() -> None:
+    model, seen = Recorder(), list[dict[str, Any]]()
+    batcher = Batcher(model.score, Limits(window=0.0), lambda **report: seen.append(report))
+    [f.result(SOON) for f in batcher.submit([ask("a", "1"), ask("a", UNSCORABLE), ask("b", "2"), ask("b", "2")])]
+    assert [(batch["answers"], batch["queries"], batch["failed"]) for batch in seen] == [(4, 2, 1)]
+
+
+# --- a real server process ---
 httpx = pytest.importorskip("httpx2", reason="needs the api extra")
 pytest.importorskip("fastapi", reason="needs the serve extra")
-
-from tests.serving.fakes import ask, worth  # noqa: E402
-from tests.serving.process import Running, running  # noqa: E402
-
 SLOW = ("-m", "tests.serving.process", "--seconds")
 
 
@@ -83,47 +285,6 @@ def test_a_second_signal_does_not_wait() -> None:
     assert err.splitlines()[-1].endswith("stopped at once: accepted requests were not answered")
 
 
-def test_more_than_it_can_take_is_refused_and_the_rest_is_served() -> None:
-    with running(*SLOW, "0.5", "--queue", "8", "--batch", "8") as server:
-
-        async def talk() -> list[Any]:
-            async with client(server) as web:
-                return list(await asyncio.gather(*[web.post("/v1/score", json=body("q", f"{n}")) for n in range(60)]))
-
-        replies = asyncio.run(talk())
-        assert server.stop(signal.SIGTERM)[0] == 0
-    statuses = Counter(reply.status_code for reply in replies)
-    assert set(statuses) == {200, 429}
-    assert statuses[200] >= 8
-    for n, reply in enumerate(replies):
-        if reply.status_code == 200:
-            assert reply.json()["scores"] == [worth(ask("q", f"{n}"))]
-        else:
-            assert int(reply.headers["Retry-After"]) >= 1
-
-
-def test_clients_that_leave_free_their_places() -> None:
-    with running(*SLOW, "0.6", "--queue", "8", "--batch", "8") as server:
-
-        async def talk() -> list[Any]:
-            async with client(server) as web, client(server) as other:
-                first = asyncio.create_task(web.post("/v1/score", json=body("q", "first")))
-                await asyncio.sleep(0.2)
-                leaving = [asyncio.create_task(web.post("/v1/score", json=body("q", f"gone {n}"))) for n in range(8)]
-                await until_waiting(other, 8)
-                for task in leaving:
-                    task.cancel()
-                while await gauge(other, "prb_waiting_answers") > 0:
-                    await asyncio.sleep(0.02)
-                stays = [web.post("/v1/score", json=body("q", f"stays {n}")) for n in range(8)]
-                return list(await asyncio.gather(first, *stays))
-
-        replies = asyncio.run(talk())
-        code, err = server.stop(signal.SIGTERM)
-    assert [reply.status_code for reply in replies] == [200] * 9
-    assert (code, err) == (0, "9 scored\n")
-
-
 async def load(server: Running, seconds: float, clients: int, seed: int) -> Counter[str]:
     """Clients that ask, now and then leave in the middle, and come back when told to; what became of each request."""
     seen: Counter[str] = Counter()
@@ -134,10 +295,8 @@ async def load(server: Running, seconds: float, clients: int, seed: int) -> Coun
         count = 0
         while time.monotonic() < end:
             count += 1
-            question, answers = (
-                f"q{random.randrange(16)}",
-                [f"{number}/{count}/{k}" for k in range(random.randint(1, 4))],
-            )
+            question = f"q{random.randrange(16)}"
+            answers = [f"{number}/{count}/{k}" for k in range(random.randint(1, 4))]
             request = web.post("/v1/score", json=body(question, *answers))
             if random.random() < 0.2:
                 try:

@@ -7,26 +7,17 @@ import logging
 import math
 import re
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
 from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    FailFast,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, field_validator, model_validator
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -34,27 +25,36 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prb import __version__
 from prb.serving.http import LOOPBACK_NAMES, BodyLimit, SecurityHeaders, has_token, host_name
-from prb.serving.server import MODEL_ERROR, Batcher, BatchReport, Limits, Overloaded, place_of, query_length
+from prb.serving.server import MODEL_ERROR, Batcher, Limits, Overloaded, place_of, query_length
 from prb.types import Ask, Choice, Failure, Post, Query, Reward, Role, Turn
 
 log = logging.getLogger("prb.serving")
 
 CLIENT_LEFT = 499
 """Seen only in metrics."""
-PATIENCE = {"/get_reward": 120.0}
-"""Seconds that a request waits for room in the queue. OpenRLHF retries only five times, a second apart, before it
+OPENRLHF_PATIENCE = 120.0
+"""Seconds that its requests wait for room in the queue. OpenRLHF retries only five times, a second apart, before it
 aborts the training, but waits three minutes for a reply. Other clients get status 429 with Retry-After."""
 ROUTES = ("/v1/score", "/get_reward", "/classify", "/info", "/healthz", "/metrics")
-BODY_READERS = ThreadPoolExecutor(4, "body")
-"""Parse bodies: a large one does not block the event loop, and only a few are in memory as objects at once."""
 MOST_ANSWERS = 100_000
 """Entries of a list of answers that are read at all, before they are counted."""
 SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
-class ClientLeft(Exception):
-    pass
+class Refused(Exception):
+    """Ends a request without scores."""
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        headers: Mapping[str, str] | None = None,
+        failures: Sequence[str | None] | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.status, self.headers = status, headers
+        self.content = {"error": reason} | ({"failures": failures} if failures else {})
 
 
 class Metrics:
@@ -62,27 +62,26 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-
-        def histogram(name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()) -> Histogram:
-            return Histogram(name, text, labels, buckets=buckets, registry=registry)
-
+        histogram = partial(Histogram, registry=registry)
         self.requests = Counter("prb_requests", "Requests by route and status", ["route", "status"], registry=registry)
-        self.request_seconds = histogram("prb_request_seconds", "From first byte to reply", SECONDS_BUCKETS, ["route"])
+        self.request_seconds = histogram(
+            "prb_request_seconds", "From first byte to reply", ["route"], buckets=SECONDS_BUCKETS
+        )
         self.answers = Counter("prb_answers", "Answers that went through the model", ["result"], registry=registry)
-        self.batch_answers = histogram("prb_batch_answers", "Answers per batch", SIZE_BUCKETS)
-        self.batch_queries = histogram("prb_batch_queries", "Queries per batch", SIZE_BUCKETS)
-        self.batch_seconds = histogram("prb_batch_seconds", "The model's time per batch", SECONDS_BUCKETS)
+        self.batch_answers = histogram("prb_batch_answers", "Answers per batch", buckets=SIZE_BUCKETS)
+        self.batch_queries = histogram("prb_batch_queries", "Queries per batch", buckets=SIZE_BUCKETS)
+        self.batch_seconds = histogram("prb_batch_seconds", "The model's time per batch", buckets=SECONDS_BUCKETS)
         self.waiting = Gauge("prb_waiting_answers", "Answers in the queue", registry=registry)
         self.scored = self.failed = 0
 
-    def count_batch(self, batch: BatchReport) -> None:
-        self.scored += batch.answers - batch.failed
-        self.failed += batch.failed
-        self.answers.labels("scored").inc(batch.answers - batch.failed)
-        self.answers.labels("failed").inc(batch.failed)
-        self.batch_answers.observe(batch.answers)
-        self.batch_queries.observe(batch.queries)
-        self.batch_seconds.observe(batch.seconds)
+    def count_batch(self, *, answers: int, queries: int, failed: int, seconds: float) -> None:
+        self.scored += answers - failed
+        self.failed += failed
+        self.answers.labels("scored").inc(answers - failed)
+        self.answers.labels("failed").inc(failed)
+        self.batch_answers.observe(answers)
+        self.batch_queries.observe(queries)
+        self.batch_seconds.observe(seconds)
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
         route = path if path in ROUTES else "other"
@@ -101,8 +100,8 @@ class Service:
     async def read(self, kind: type[Body], request: Request) -> tuple[Body, list[Ask]]:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused(415, "send JSON, with the header Content-Type: application/json")
-        read = partial(read_body, kind, await request.body(), self.limits)
-        return await asyncio.get_running_loop().run_in_executor(BODY_READERS, read)
+        # in a thread: a large body must not block the event loop
+        return await run_in_threadpool(read_body, kind, await request.body(), self.limits)
 
     async def score(self, asks: Sequence[Ask], request: Request, patience: float = 0.0) -> list[float | Failure]:
         """The model's results. If the client leaves first, its answers are removed from the queue."""
@@ -116,7 +115,7 @@ class Service:
         try:
             await asyncio.wait({scoring, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not scoring.done():
-                raise ClientLeft
+                raise ClientDisconnect
             return scoring.result()
         except asyncio.CancelledError:  # a second signal: the server ends without waiting
             raise Refused(503, "the server is stopping") from None
@@ -138,22 +137,22 @@ def make_app(service: Service, *, token: str | None, hosts: Sequence[str] = ()) 
             all_scores(results)
         return ScoreReply(
             scores=[None if isinstance(result, Failure) else float(result) for result in results],
-            failures=[str(result) if isinstance(result, Failure) else None for result in results],
+            failures=reasons(results),
             cut=cuts(results),
             model=service.model,
             fingerprint=service.fingerprint,
         )
 
     @app.post("/get_reward", openapi_extra=described("/get_reward", RewardRequest))
-    async def get_reward(request: Request) -> RewardReply:
+    async def get_reward(request: Request) -> dict[str, Any]:
         """The same for OpenRLHF's `--remote_rm_url`."""
         _, asks = await service.read(RewardRequest, request)
-        results = await service.score(asks, request, PATIENCE["/get_reward"])
+        results = await service.score(asks, request, OPENRLHF_PATIENCE)
         scores = all_scores(results)
-        return RewardReply(rewards=scores, scores=scores, extra_logs={"cut": [float(cut) for cut in cuts(results)]})
+        return {"rewards": scores, "scores": scores, "extra_logs": {"cut": [float(cut) for cut in cuts(results)]}}
 
     @app.post("/classify", openapi_extra=described("/classify", ClassifyRequest))
-    async def classify(request: Request) -> ClassifyReply:
+    async def classify(request: Request) -> dict[str, Any]:
         """The same in the format of vLLM's `/classify`, for clients written for it."""
         body, asks = await service.read(ClassifyRequest, request)
         results = await service.score(asks, request)
@@ -161,13 +160,16 @@ def make_app(service: Service, *, token: str | None, hosts: Sequence[str] = ()) 
         if body.use_activation:
             scores = [1 / (1 + math.exp(-score)) if score > -700 else 0.0 for score in scores]
         tokens = sum(result.tokens for result in results if isinstance(result, Reward))
-        return ClassifyReply(
-            id=f"classify-{uuid4().hex[:16]}",
-            created=int(time.time()),
-            model=service.model,
-            data=[ClassScore(index=n, probs=[score]) for n, score in enumerate(scores)],
-            usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
-        )
+        return {
+            "id": f"classify-{uuid4().hex[:16]}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": service.model,
+            "data": [
+                {"index": n, "label": "LABEL_0", "probs": [score], "num_classes": 1} for n, score in enumerate(scores)
+            ],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
+        }
 
     @app.get("/info")
     async def info() -> dict[str, str]:
@@ -184,7 +186,7 @@ def make_app(service: Service, *, token: str | None, hosts: Sequence[str] = ()) 
         service.metrics.waiting.set(service.batcher.waiting)
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    for kind in (Refused, ValidationError, Overloaded, ClientLeft, ClientDisconnect, HTTPException, Exception):
+    for kind in (Refused, ValidationError, Overloaded, ClientDisconnect, HTTPException, Exception):
         app.add_exception_handler(kind, explain)
     return SecurityHeaders(Guard(app, service, token=token, hosts=hosts))
 
@@ -196,36 +198,30 @@ def described(route: str, body: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def problem(
-    status: int, reason: str, headers: dict[str, str] | None = None, failures: Sequence[str | None] | None = None
-) -> Response:
-    return JSONResponse({"error": reason} | ({"failures": failures} if failures else {}), status, headers)
-
-
-async def explain(_: Request | None, error: Exception) -> Response:
+async def explain(_: Request, error: Exception) -> Response:
     """Every error as a reply that says what is wrong and, where it helps, when to retry."""
     match error:
         case Refused():
-            return problem(error.status, error.reason, failures=error.failures)
+            refusal = error
         case ValidationError():
-            errors = error.errors(include_url=False, include_input=False)
-            return problem(400 if errors[0]["type"] == "json_invalid" else 422, first_problem(errors))
+            problem = error.errors(include_url=False, include_input=False)[0]
+            refusal = Refused(400 if problem["type"] == "json_invalid" else 422, place_and_reason(problem))
         case Overloaded():
-            return problem(429, str(error), {"Retry-After": str(error.seconds)})
-        case ClientLeft() | ClientDisconnect():
+            refusal = Refused(429, str(error), {"Retry-After": str(error.seconds)})
+        case ClientDisconnect():
             return Response(status_code=CLIENT_LEFT)
         case HTTPException():
-            return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+            refusal = Refused(error.status_code, str(error.detail), error.headers)
         case _:
-            return problem(500, "internal error")
+            refusal = Refused(500, "internal error")
+    return JSONResponse(refusal.content, refusal.status, refusal.headers)
 
 
 class Guard:
-    """Checks token, host, headers and room in the queue before a body is read; counts every request."""
+    """Checks host, token and headers before a body is read; counts every request."""
 
     def __init__(self, app: ASGIApp, service: Service, *, token: str | None, hosts: Sequence[str]) -> None:
-        self._max_body = service.limits.body
-        self._app, self._service = BodyLimit(app, max_bytes=self._max_body), service
+        self._app, self._metrics = BodyLimit(app, max_bytes=service.limits.body), service.metrics
         self._token = token.encode() if token else None
         self._hosts = {*LOOPBACK_NAMES, *hosts}
 
@@ -240,35 +236,26 @@ class Guard:
             await send(message)
 
         try:
-            app = await self._refusal(scope) or self._app
-            await app(scope, receive, note_status)
+            self._check(Headers(scope=scope), scope["path"])
+            await self._app(scope, receive, note_status)
+        except Refused as refusal:
+            await JSONResponse(refusal.content, refusal.status, refusal.headers)(scope, receive, note_status)
         except Exception as error:
             # the client has its reply; the message may quote users' texts and stays out of the log
             log.error("a request failed: %s", place_of(error))
         finally:
-            self._service.metrics.count_request(scope["path"], status, time.perf_counter() - started)
+            self._metrics.count_request(scope["path"], status, time.perf_counter() - started)
 
-    async def _refusal(self, scope: Scope) -> Response | None:
-        """The reply to a request whose body is not read."""
-        headers = Headers(scope=scope)
+    def _check(self, headers: Headers, path: str) -> None:
         if self._token is None and host_name(headers.get("host", "")) not in self._hosts:
             # a web page whose name was pointed at this machine (DNS rebinding) sends its own name
-            return problem(403, "this Host is not served; use 127.0.0.1, or start the server with a token")
+            raise Refused(403, "this Host is not served; use 127.0.0.1, or start the server with a token")
         authorization = headers.get("authorization", "").encode("latin-1")
-        if scope["path"] != "/healthz" and not has_token(authorization, self._token):
-            return problem(401, "a bearer token is required", {"WWW-Authenticate": "Bearer"})
-        size = headers.get("content-length", "0")
+        if path != "/healthz" and not has_token(authorization, self._token):
+            raise Refused(401, "a bearer token is required", {"WWW-Authenticate": "Bearer"})
         if "content-length" in headers and "transfer-encoding" in headers:  # proxies disagree on where it ends
-            close = {"Connection": "close"}
-            return problem(400, "send either Content-Length or Transfer-Encoding, not both", close)
-        if size.isdecimal() and int(size) > self._max_body:
-            return problem(413, f"a body of {int(size)} bytes; at most {self._max_body}")
-        if scope["method"] == "POST":
-            try:
-                await self._service.batcher.wait_for_room(1, PATIENCE.get(scope["path"], 0.0))
-            except Overloaded as error:
-                return await explain(None, error)
-        return None
+            reason = "send either Content-Length or Transfer-Encoding, not both"
+            raise Refused(400, reason, {"Connection": "close"})
 
 
 # --- requests and replies of the three formats: ours, OpenRLHF's and vLLM's ---
@@ -294,30 +281,10 @@ TURNS = (
 BETWEEN_TURNS = re.compile(r"(?:\s++|<\|begin_of_text\|>|<bos>|<s>|</s>|<\|endoftext\|>|<\|end_of_text\|>|<eos>)*+")
 EMPTY_THINKING = re.compile(r"\A\s*+<think>\s*+</think>")
 """Templates of reasoning models put this before an answer that was given without reasoning."""
-
-
-class Refused(Exception):
-    """Raised for a request that gets no score."""
-
-    def __init__(self, status: int, reason: str, failures: Sequence[str | None] | None = None) -> None:
-        super().__init__(reason)
-        self.status, self.reason, self.failures = status, reason, failures
-
-
-def _check_unicode(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("contains a lone surrogate") from None
-    return text
-
-
-Text = Annotated[str, AfterValidator(_check_unicode)]
-"""JSON can spell lone surrogates, which no tokenizer accepts."""
 T = TypeVar("T")
 Many = Annotated[list[T], FailFast()]
 """Only the first invalid entry is reported; collecting millions of errors would take gigabytes."""
-Answers = Annotated[Many[Text], Field(min_length=1, max_length=MOST_ANSWERS)]
+Answers = Annotated[Many[str], Field(min_length=1, max_length=MOST_ANSWERS)]
 
 
 class Strict(BaseModel):
@@ -335,34 +302,34 @@ class Strict(BaseModel):
 
 
 class PostIn(Strict):
-    text: Text
-    id: Text | None = None
-    category: Text = ""
+    text: str
+    id: str | None = None
+    category: str = ""
 
 
 class ChoiceIn(Strict):
-    question: Text
-    chosen: Text
-    rejected: Text
+    question: str
+    chosen: str
+    rejected: str
 
 
 class TurnIn(Strict):
     role: Role
-    text: Text
+    text: str
 
 
 class QueryIn(Strict):
     """All that the model may see."""
 
-    question: Text
-    user: Text | None = None
+    question: str
+    user: str | None = None
     context: Many[TurnIn] = Field(default=[], max_length=1_000)
     """The turns before the question, oldest first."""
     choices: Many[ChoiceIn] = Field(default=[], max_length=1_000)
     """What the user preferred before, oldest first."""
-    posts: Many[PostIn | Text] = Field(default=[], max_length=10_000)
+    posts: Many[PostIn | str] = Field(default=[], max_length=10_000)
     """The user's past posts, oldest first, as strings or as objects with a `text`."""
-    plan: Many[Text] = Field(default=[], max_length=1_000)
+    plan: Many[str] = Field(default=[], max_length=1_000)
     """What this user probably wants, one aspect per entry."""
 
     def query(self) -> Query:
@@ -384,10 +351,6 @@ class ScoreRequest(Strict):
     partial: bool = False
     """Return the scores there are, with a reason where one is missing; otherwise one failure fails the request."""
 
-    @property
-    def count(self) -> int:
-        return len(self.answers)
-
     def asks(self) -> list[Ask]:
         query = self.query.query()
         return [Ask(query, answer) for answer in self.answers]
@@ -397,13 +360,9 @@ class RewardRequest(BaseModel):
     """OpenRLHF's: whole texts, the prompts they begin with, and the dataset's label column."""
 
     query: Answers
-    prompts: Many[Text]
+    prompts: Many[str]
     labels: Many[str | dict[str, Any]]
     """A query of `/v1/score`, as JSON text or an object."""
-
-    @property
-    def count(self) -> int:
-        return len(self.query)
 
     def asks(self) -> list[Ask]:
         if not len(self.query) == len(self.prompts) == len(self.labels):
@@ -418,21 +377,21 @@ class RewardRequest(BaseModel):
             try:  # an invalid label is an error: without the user it would be a different question
                 query = QueryIn.model_validate_json(label) if isinstance(label, str) else QueryIn.model_validate(label)
             except ValidationError as error:
-                raise Refused(422, f"labels.{n} is not a query: {first_problem(error.errors())}") from None
+                raise Refused(422, f"labels.{n} is not a query: {place_and_reason(error.errors()[0])}") from None
             asks.append(Ask(query.query(), answer))
         return asks
 
 
 class MessageIn(BaseModel):
     role: Role
-    content: Text
+    content: str
 
 
 class ClassifyRequest(BaseModel):
     """vLLM's `/classify`: chats rendered by a chat template, or one chat as messages. The last turn is the answer.
     vLLM's other fields are ignored."""
 
-    input: Many[Text] = Field(default=[], max_length=MOST_ANSWERS)
+    input: Many[str] = Field(default=[], max_length=MOST_ANSWERS)
     messages: Many[MessageIn] = Field(default=[], max_length=1_000)
     query: QueryIn | None = None
     """An extension: what the model may see instead of the turns before the answer, as in `/v1/score`."""
@@ -446,23 +405,20 @@ class ClassifyRequest(BaseModel):
             raise ValueError("token ids depend on the tokenizer; send texts or messages")
         return [value] if isinstance(value, str) else value
 
-    @property
-    def count(self) -> int:
-        return len(self.input) or 1
-
     def asks(self) -> list[Ask]:
         if bool(self.input) == bool(self.messages):
             raise Refused(422, "send either input or messages")
         if self.messages:
-            return [self._ask("messages", [Turn(message.role, message.content) for message in self.messages])]
-        return [self._ask(f"input.{n}", _turns(n, text)) for n, text in enumerate(self.input)]
-
-    def _ask(self, place: str, turns: Sequence[Turn]) -> Ask:
-        *before, answer = turns
-        if answer.role != "assistant" or not before or before[-1].role != "user":
-            raise Refused(422, f"{place} must end with a user's turn and the assistant's answer to it")
-        chat = Query(question=before[-1].text, context=tuple(before[:-1]))
-        return Ask(self.query.query() if self.query else chat, answer.text)
+            chats = {"messages": [Turn(message.role, message.content) for message in self.messages]}
+        else:
+            chats = {f"input.{n}": _turns(n, text) for n, text in enumerate(self.input)}
+        asks = []
+        for place, (*before, answer) in chats.items():
+            if answer.role != "assistant" or not before or before[-1].role != "user":
+                raise Refused(422, f"{place} must end with a user's turn and the assistant's answer to it")
+            chat = Query(question=before[-1].text, context=tuple(before[:-1]))
+            asks.append(Ask(self.query.query() if self.query else chat, answer.text))
+        return asks
 
 
 def _turns(n: int, text: str) -> list[Turn]:
@@ -480,21 +436,20 @@ def _turns(n: int, text: str) -> list[Turn]:
 Body = TypeVar("Body", ScoreRequest, RewardRequest, ClassifyRequest)
 
 
-def first_problem(errors: Sequence[Any]) -> str:
+def place_and_reason(problem: Mapping[str, Any]) -> str:
     """What is wrong with a body, without repeating its content."""
-    first = errors[0]
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
-    if first["type"] == "json_invalid":
-        return f"not JSON: {first['ctx']['error']} at {place}".removesuffix(" at ")
-    return f"{place or 'body'}: {first['msg']}"
+    place = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "json_invalid":
+        return f"not JSON: {problem['ctx']['error']}"
+    return f"{place or 'body'}: {problem['msg']}"
 
 
 def read_body(kind: type[Body], content: bytes, limits: Limits) -> tuple[Body, list[Ask]]:
-    """A request and its asks; too many answers are refused before anything is built from them."""
+    """A request and its asks."""
     body = kind.model_validate_json(content)
-    if body.count > limits.answers:
-        raise Refused(413, f"{body.count} answers in one request; at most {limits.answers}")
     asks = body.asks()
+    if len(asks) > limits.answers:
+        raise Refused(413, f"{len(asks)} answers in one request; at most {limits.answers}")
     query_chars = max(query_length(query) for query in {ask.query for ask in asks})
     answer_chars = max(len(ask.answer) for ask in asks)
     for what, length in (("a query", query_chars), ("an answer", answer_chars)):
@@ -509,8 +464,12 @@ def all_scores(results: Sequence[float | Failure]) -> list[float]:
     if failures:
         status = 502 if any(failure.reason == MODEL_ERROR for failure in failures) else 422
         reason = f"no score for {len(failures)} of {len(results)} answers: {failures[0]}"
-        raise Refused(status, reason, [str(r) if isinstance(r, Failure) else None for r in results])
+        raise Refused(status, reason, failures=reasons(results))
     return [float(result) for result in results if not isinstance(result, Failure)]
+
+
+def reasons(results: Sequence[float | Failure]) -> list[str | None]:
+    return [str(result) if isinstance(result, Failure) else None for result in results]
 
 
 def cuts(results: Sequence[float | Failure]) -> list[int]:
@@ -525,32 +484,3 @@ class ScoreReply(BaseModel):
     """How many posts, choices and turns were left out because they did not fit the model's context."""
     model: str
     fingerprint: str
-
-
-class RewardReply(BaseModel):
-    rewards: list[float]
-    scores: list[float]
-    extra_logs: dict[str, list[float]]
-
-
-class ClassScore(BaseModel):
-    index: int
-    label: Literal["LABEL_0"] = "LABEL_0"
-    probs: list[float]
-    """The score: one label has one logit."""
-    num_classes: Literal[1] = 1
-
-
-class Usage(BaseModel):
-    prompt_tokens: int
-    total_tokens: int
-    completion_tokens: int = 0
-
-
-class ClassifyReply(BaseModel):
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
-    data: list[ClassScore]
-    usage: Usage

@@ -13,13 +13,11 @@ empty answer is not a failure but the policy's output: for verl it has its own r
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
@@ -84,19 +82,18 @@ def trl_reward(
     groups: dict[str, list[int]] = {}
     for position, each in enumerate(queries):
         groups.setdefault(json.dumps(normalize(each)), []).append(position)
+    rewards: list[float | None] = [None] * len(completions)
 
-    def ask(group: tuple[str, list[int]]) -> list[float | None]:
+    def ask(group: tuple[str, list[int]]) -> None:
         query_text, positions = group
         replies = [completions[position] for position in positions]
         answers = [reply if isinstance(reply, str) else _content(reply[-1]) for reply in replies]
-        scores: list[float | None] = score(query_text, answers, partial=True, url=url, patience=patience)["scores"]
-        return scores
+        scores = score(query_text, answers, partial=True, url=url, patience=patience)["scores"]
+        for position, reward in zip(positions, scores, strict=True):
+            rewards[position] = reward
 
-    rewards: list[float | None] = [None] * len(completions)
     with ThreadPoolExecutor(min(MAX_CONNECTIONS, len(groups) or 1)) as pool:
-        for positions, scores in zip(groups.values(), pool.map(ask, groups.items()), strict=True):
-            for position, reward in zip(positions, scores, strict=True):
-                rewards[position] = reward
+        list(pool.map(ask, groups.items()))
     return rewards
 
 
@@ -123,10 +120,20 @@ def score(
 
 def normalize(query: Any) -> dict[str, Any]:
     """A query as a dict without empty fields: tables fill missing values with nulls, and lists may be arrays."""
-    parsed = json.loads(query) if isinstance(query, str) else json.loads(json.dumps(query, default=_array))
+
+    def array(value: Any) -> Any:
+        if hasattr(value, "tolist"):  # numpy
+            return value.tolist()
+        raise NoScore(f"a query cannot hold a {type(value).__name__}")
+
+    def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in fields.items() if value is not None}
+
+    text = query if isinstance(query, str) else json.dumps(query, default=array)
+    parsed = json.loads(text, object_hook=without_nulls)
     if not isinstance(parsed, dict):
         raise NoScore(f"a query must be a dict with a question, not {type(parsed).__name__}")
-    return {key: _without_nulls(value) for key, value in parsed.items() if value is not None}
+    return parsed
 
 
 def _post(request: Request, patience: float) -> dict[str, Any]:
@@ -139,10 +146,14 @@ def _post(request: Request, patience: float) -> dict[str, Any]:
                 return result
         except HTTPError as error:
             with error:
-                reason = f"{error.code} {_error_text(error)}"
+                try:
+                    reason = f"{error.code} {json.load(error)['error']}"
+                except (OSError, ValueError, KeyError, TypeError):
+                    reason = f"{error.code} {error.reason}"
             if error.code not in RETRIED:
                 raise NoScore(f"{request.full_url}: {reason}") from None
-            asked = _retry_after(error.headers.get("Retry-After"))
+            seconds = error.headers.get("Retry-After", "")
+            asked = float(seconds) if seconds.isdecimal() else 0.0
         except (OSError, ValueError) as error:  # refused, reset, timed out, or cut short
             reason, asked = str(error) or type(error).__name__, 0.0
         pause = asked + _JITTER.uniform(0.1, 1) * min(MAX_PAUSE, 0.25 * 2**attempt)  # never before the server says
@@ -150,39 +161,6 @@ def _post(request: Request, patience: float) -> dict[str, Any]:
             raise NoScore(f"{request.full_url}: {reason} (tried for {patience:g} s)")
         time.sleep(pause)
         attempt = min(attempt + 1, 8)
-
-
-def _error_text(error: HTTPError) -> str:
-    try:
-        return str(json.load(error)["error"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return str(error.reason)
-
-
-def _retry_after(text: str | None) -> float:
-    """Seconds, from a number or a date; 0 if it cannot be read."""
-    try:
-        seconds = float(text or 0)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(text or "").timestamp() - time.time()
-        except ValueError:
-            return 0.0
-    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
-
-
-def _array(value: Any) -> Any:
-    if hasattr(value, "tolist"):  # numpy
-        return value.tolist()
-    raise NoScore(f"a query cannot hold a {type(value).__name__}")
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_nulls(entry) for entry in value]
-    if isinstance(value, dict):
-        return {key: entry for key, entry in value.items() if entry is not None}
-    return value
 
 
 def _question(prompt: Any) -> str:

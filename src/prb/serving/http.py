@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 import hmac
-import ipaddress
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -41,10 +40,6 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror or error}; --port 0 picks a free port"
         ) from None
     return listener
-
-
-def is_loopback(listener: socket.socket) -> bool:
-    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 def url_of(listener: socket.socket) -> str:
@@ -122,35 +117,10 @@ class SecurityHeaders:
 
 
 class Server(uvicorn.Server):
-    """After a signal, accepts nothing more and answers open requests for up to `grace` seconds; a second signal does
-    not wait."""
+    """After a signal, accepts nothing more and answers open requests; a second signal does not wait."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        ready: Callable[[], None],
-        connections: int,
-        grace: int | None,
-        proxies: Sequence[str] = (),
-    ) -> None:
-        settings = uvicorn.Config(
-            app,
-            http="h11",
-            h11_max_incomplete_event_size=MAX_HEADERS,
-            limit_concurrency=connections,
-            proxy_headers=bool(proxies),
-            forwarded_allow_ips=list(proxies),
-            access_log=False,  # paths and queries may hold secrets
-            log_config=None,
-            log_level="error",  # warnings are about malformed requests: anybody could fill the disk with them
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=grace,
-        )
-        super().__init__(settings)
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
         self.ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -172,10 +142,27 @@ def serve_until_signal(
     grace: int | None,
     proxies: Sequence[str] = (),
 ) -> bool:
-    """Serve until SIGINT or SIGTERM. `False`: a second signal ended it while requests were open.
+    """Serve until SIGINT or SIGTERM, then answer open requests for up to `grace` seconds.
 
-    Only `proxies` are trusted when they say whose request they forward.
+    Only `proxies` are trusted when they say whose request they forward. `False`: a second signal ended it while
+    requests were open.
     """
-    server = Server(app, ready=ready, connections=connections, grace=grace, proxies=proxies)
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        h11_max_incomplete_event_size=MAX_HEADERS,
+        limit_concurrency=connections,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
+        access_log=False,  # paths and queries may hold secrets
+        log_config=None,
+        log_level="error",  # warnings are about malformed requests: anybody could fill the disk with them
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=grace,
+    )
+    server = Server(config, ready)
     server.run(sockets=[listener])
     return not server.force_exit

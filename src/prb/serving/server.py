@@ -13,9 +13,12 @@ import math
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -124,7 +127,7 @@ def serve(
         MODELS.check(Spec.parse(config.model))
     token = read_token(config)
     with http.bind(config.host, config.port) as listener:
-        if token is None and not http.is_loopback(listener):
+        if token is None and not ip_address(listener.getsockname()[0]).is_loopback:
             raise BadInput(
                 f"--host {config.host} can be reached from other machines: set {TOKEN_VARIABLE} or --token-file"
             )
@@ -167,19 +170,11 @@ def masked(model: Scorer) -> Score:
 
 
 class Overloaded(Exception):
+    """Too many answers are waiting; `seconds` says when to try again."""
+
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too many answers are waiting; try again in {seconds} s")
         self.seconds = seconds
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """One call of the model, for metrics."""
-
-    answers: int
-    queries: int
-    failed: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +185,9 @@ class Waiting:
 
 
 class Batcher:
-    def __init__(self, score: Score, limits: Limits, on_batch: Callable[[BatchReport], None] = lambda _: None) -> None:
+    """`on_batch` is told of each call of the model: `answers`, `queries`, `failed`, `seconds`."""
+
+    def __init__(self, score: Score, limits: Limits, on_batch: Callable[..., None] = lambda **_: None) -> None:
         self._score, self._limits, self._on_batch = score, limits, on_batch
         self._condition = threading.Condition()
         self._waiting: dict[int, Waiting] = {}  # by arrival
@@ -204,71 +201,58 @@ class Batcher:
         return len(self._waiting)
 
     async def score(self, asks: Sequence[Ask], patience: float = 0.0) -> list[float | Failure]:
-        """One result per ask. Cancelling removes what still waits."""
-        await self.wait_for_room(len(asks), patience)
-        return list(await asyncio.gather(*map(asyncio.wrap_future, self.submit(asks))))
-
-    def submit(self, asks: Sequence[Ask]) -> list[Future[float | Failure]]:
-        """Accepts all of them or none."""
-        with self._condition:
-            self.check_room(len(asks))
-            futures = [self._add(ask) for ask in asks]
-            self._condition.notify()
-        return futures
-
-    async def wait_for_room(self, answers: int, seconds: float) -> None:
-        """Raise only if there is no room for that many seconds: some clients give up after a few retries."""
-        end = time.monotonic() + seconds
+        """One result per ask. Waits up to `patience` seconds for room in the queue; some clients give up after a few
+        retries. Cancelling removes what still waits."""
+        end = time.monotonic() + patience
         while True:
             try:
-                return self.check_room(answers)
+                futures = self.submit(asks)
+                break
             except Overloaded:
                 if time.monotonic() >= end:
                     raise
             await asyncio.sleep(ROOM_POLL)
+        return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
 
-    def check_room(self, answers: int) -> None:
-        """Raise if this many more answers cannot be accepted."""
-        if len(self._waiting) + answers > self._limits.queue:
-            raise Overloaded(min(MAX_RETRY_SECONDS, max(1, math.ceil(self._pace * len(self._waiting)))))
+    def submit(self, asks: Sequence[Ask]) -> list[Future[float | Failure]]:
+        """Accepts all of them or none."""
+        futures = []
+        with self._condition:
+            if len(self._waiting) + len(asks) > self._limits.queue:
+                raise Overloaded(min(MAX_RETRY_SECONDS, max(1, math.ceil(self._pace * len(self._waiting)))))
+            for ask in asks:
+                self._arrivals += 1
+                future: Future[float | Failure] = Future()
+                self._waiting[self._arrivals] = Waiting(ask, time.monotonic(), future)
+                future.add_done_callback(partial(self._remove, self._arrivals))
+                futures.append(future)
+            self._condition.notify()
+        return futures
 
-    def _add(self, ask: Ask) -> Future[float | Failure]:
-        number = self._arrivals = self._arrivals + 1
-        future: Future[float | Failure] = Future()
-        self._waiting[number] = Waiting(ask, time.monotonic(), future)
-
-        def remove(_: object) -> None:
-            with self._condition:
-                self._waiting.pop(number, None)  # still there only if it was cancelled
-
-        future.add_done_callback(remove)
-        return future
+    def _remove(self, number: int, _: object) -> None:
+        with self._condition:
+            self._waiting.pop(number, None)  # still there only if it was cancelled
 
     def _run(self) -> None:
         while True:
-            batch = self._next_batch()
+            with self._condition:
+                self._condition.wait_for(lambda: self._waiting)
+                self._gather()
+                taken = [self._waiting.pop(number) for number in list(select_batch(self._waiting, self._limits))]
+                batch = [waiting for waiting in taken if waiting.future.set_running_or_notify_cancel()]
+            if not batch:
+                continue
             started = time.perf_counter()
             unique = list(dict.fromkeys(waiting.ask for waiting in batch))
             results = dict(zip(unique, score_isolated(self._score, unique), strict=True))
             seconds = time.perf_counter() - started
-            per_answer = seconds / len(batch)
-            self._pace = 0.7 * (self._pace or per_answer) + 0.3 * per_answer
+            self._pace = 0.7 * (self._pace or seconds / len(batch)) + 0.3 * seconds / len(batch)
             failed = sum(isinstance(results[waiting.ask], Failure) for waiting in batch)
+            queries = len({ask.query for ask in unique})
             # reported before results go out: a client that has its score finds it counted
-            self._on_batch(BatchReport(len(batch), len({ask.query for ask in results}), failed, seconds))
+            self._on_batch(answers=len(batch), queries=queries, failed=failed, seconds=seconds)
             for waiting in batch:
                 waiting.future.set_result(results[waiting.ask])
-
-    def _next_batch(self) -> list[Waiting]:
-        with self._condition:
-            while True:
-                self._condition.wait_for(lambda: self._waiting)
-                self._gather()
-                numbers = list(select_batch(self._waiting, self._limits))
-                taken = [self._waiting.pop(number) for number in numbers]
-                live = [waiting for waiting in taken if waiting.future.set_running_or_notify_cancel()]
-                if live:
-                    return live
 
     def _gather(self) -> None:
         """Wait for more answers: the window of the oldest one, longer while more keep coming to a slow model.
@@ -333,8 +317,5 @@ def score_isolated(score: Score, asks: Sequence[Ask]) -> list[float | Failure]:
 
 def place_of(error: BaseException) -> str:
     """Type and location of an exception, without its message: that may quote users' texts."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
-    return f"{type(error).__name__}{place}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return type(error).__name__ + (f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else "")
