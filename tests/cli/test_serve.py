@@ -27,7 +27,7 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs the extra; and nothing here may get as far as listening."""
     pytest.importorskip("fastapi", reason="needs the serve extra")
-    monkeypatch.setattr("prb.serving.http.serve_until_signal", lambda *_, **__: pytest.fail("it listens"))
+    monkeypatch.setattr("prb.serving.http.Server", lambda *_, **__: pytest.fail("it listens"))
 
 
 @pytest.mark.usefixtures("served")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prb.errors import BadInput
-from prb.study.design import assign, balance_loads, balance_orders, spread_checks
+from prb.study.design import assign, balance_loads, balance_orders
 
 SIZES = st.tuples(st.integers(1, 30), st.integers(1, 8), st.integers(1, 8), st.integers(0, 5)).filter(
     lambda s: s[2] <= s[1]
@@ -76,8 +76,3 @@ def test_everybody_meets_every_check_in_the_middle_of_the_work() -> None:
         assert len(places) == 2
         assert 0 not in places
         assert places[1] - places[0] > 2
-
-
-def test_checks_are_spread_evenly() -> None:
-    assert spread_checks([1, 2, 3, 4, 5, 6], [90, 91]) == [1, 2, 90, 3, 4, 91, 5, 6]
-    assert spread_checks([], [90]) == [90]

@@ -17,7 +17,7 @@ from prb.study.config import DEFAULT_PORT, AgreeConfig, DemoConfig, ExportConfig
 if TYPE_CHECKING:
     from prb.study.app import DemoReady, Ready
 
-NEEDED = ("sqlalchemy", "alembic", "fastapi", "uvicorn", "argon2", "itsdangerous")
+NEEDED = ("sqlalchemy", "fastapi", "uvicorn", "argon2", "itsdangerous")
 """What the extra `study` installs."""
 C = TypeVar("C")
 

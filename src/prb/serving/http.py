@@ -117,10 +117,35 @@ class SecurityHeaders:
 
 
 class Server(uvicorn.Server):
-    """After a signal, accepts nothing more and answers open requests; a second signal does not wait."""
+    """Serves until SIGINT or SIGTERM, then accepts nothing more and answers open requests for up to `grace` seconds; a
+    second signal does not wait (`force_exit`). Only `proxies` are trusted when they say whose request they forward."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        ready: Callable[[], None],
+        connections: int,
+        grace: int | None = None,
+        proxies: Sequence[str] = (),
+    ) -> None:
+        settings = uvicorn.Config(
+            app,
+            http="h11",
+            h11_max_incomplete_event_size=MAX_HEADERS,
+            limit_concurrency=connections,
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=list(proxies),
+            access_log=False,  # paths and queries may hold secrets
+            log_config=None,
+            log_level="error",  # warnings are about malformed requests: anybody could fill the disk with them
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=grace,
+        )
+        super().__init__(settings)
         self.ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -131,38 +156,3 @@ class Server(uvicorn.Server):
         # not remembered for after the shutdown, as uvicorn does: then SIGTERM would still kill the process
         self.force_exit = self.should_exit
         self.should_exit = True
-
-
-def serve_until_signal(
-    app: ASGIApp,
-    listener: socket.socket,
-    *,
-    ready: Callable[[], None],
-    connections: int,
-    grace: int | None,
-    proxies: Sequence[str] = (),
-) -> bool:
-    """Serve until SIGINT or SIGTERM, then answer open requests for up to `grace` seconds.
-
-    Only `proxies` are trusted when they say whose request they forward. `False`: a second signal ended it while
-    requests were open.
-    """
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        h11_max_incomplete_event_size=MAX_HEADERS,
-        limit_concurrency=connections,
-        proxy_headers=bool(proxies),
-        forwarded_allow_ips=list(proxies),
-        access_log=False,  # paths and queries may hold secrets
-        log_config=None,
-        log_level="error",  # warnings are about malformed requests: anybody could fill the disk with them
-        lifespan="off",
-        ws="none",
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=grace,
-    )
-    server = Server(config, ready)
-    server.run(sockets=[listener])
-    return not server.force_exit

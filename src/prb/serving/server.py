@@ -140,9 +140,9 @@ def serve(
         app = make_app(service, token=token, hosts=[config.host])
         started = Ready(http.url_of(listener), config.model, scorer.fingerprint)
         connections = limits.queue + limits.batch + SPARE_CONNECTIONS
-        if not http.serve_until_signal(
-            app, listener, ready=lambda: ready(started), connections=connections, grace=None
-        ):
+        server = http.Server(app, ready=lambda: ready(started), connections=connections)
+        server.run(sockets=[listener])
+        if server.force_exit:
             raise PrbError("stopped at once: accepted requests were not answered")
     return Served(metrics.scored, metrics.failed)
 

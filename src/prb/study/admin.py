@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from threading import BoundedSemaphore, Lock
 from typing import Any, NamedTuple
@@ -27,12 +28,11 @@ from prb.study.database import (
     new_pseudonym,
     new_token,
     password_matches,
-    renew_link,
     sha256,
     study_row,
 )
 from prb.study.judgments import export_archive, judgments
-from prb.study.site import Posted, Refused, ServedSite, Site, Visitor, redirect
+from prb.study.site import Posted, Refused, ServedSite, Site, redirect
 
 CHECKING_PASSWORDS = BoundedSemaphore(2)
 """At most two at once: each check takes 64 MB."""
@@ -53,8 +53,8 @@ ADMIN = APIRouter(prefix="/admin")
 
 
 @ADMIN.get("/login")
-def login_page(site: ServedSite) -> Response:
-    return site.page("login.html", wrong="")
+def login_page(request: Request, site: ServedSite) -> Response:
+    return site.page(request, "login.html", wrong="")
 
 
 @ADMIN.post("/login")
@@ -63,8 +63,20 @@ def login(request: Request, site: ServedSite, form: Posted) -> Response:
     if not is_password(site, form.get("password", "")):
         with site.database.write() as connection:
             log(connection, "wrong password")
-        return site.page("login.html", status=403, wrong="Wrong password.")
+        return site.page(request, "login.html", 403, wrong="Wrong password.")
     return site.sign_in(request, None)
+
+
+def is_password(site: Site, password: str) -> bool:
+    """Whether it is the administrator's; refused if too many are being checked."""
+    with site.database.read() as connection:
+        stored = study_row(connection)["admin_hash"]
+    if not CHECKING_PASSWORDS.acquire(timeout=PASSWORD_SECONDS):
+        raise Refused(429, "Too many attempts", "Wait a minute, then try again.")
+    try:
+        return password_matches(stored, password)
+    finally:
+        CHECKING_PASSWORDS.release()
 
 
 @ADMIN.post("/leave")
@@ -78,20 +90,46 @@ def leave(request: Request, site: ServedSite, form: Posted) -> Response:
 def overview(request: Request, site: ServedSite) -> Response:
     if "admin" not in request.session:
         return redirect("/admin/login")
-    return overview_page(request, site, site.administrator(request))
+    site.administrator(request)
+    return overview_page(request, site)
+
+
+def overview_page(request: Request, site: Site, *, invited: str = "", token: str = "") -> Response:
+    """Progress and agreement; `token` is a new invitation of whoever is `invited`, shown once."""
+    with site.database.read() as connection:
+        annotators = annotator_table(connection, site.kind)
+        events = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(EVENTS)).all()
+        state = study_row(connection)["state"]
+    seconds = [a["seconds"] for a in annotators if a["seconds"]]
+    address = site.url or str(request.base_url).rstrip("/")
+    return site.page(
+        request,
+        "admin.html",
+        annotators=annotators,
+        done=sum(a["done"] for a in annotators),
+        total=sum(a["total"] for a in annotators),
+        typical=statistics.median(seconds) if seconds else None,
+        agreement=request.app.state.agreement.summary(),
+        events=events,
+        clock=lambda at: time.strftime("%d %b %H:%M", time.gmtime(at)),
+        link=(invited, f"{address}/join/{token}") if token else None,
+        state=state,
+    )
 
 
 @ADMIN.post("/renew")
 def renew(request: Request, site: ServedSite, form: Posted) -> Response:
-    visitor = site.administrator(request, form)
-    number = form.get("annotator", "")
+    """A new invitation; the old link stops working, and so do its sessions, which are bound to it."""
+    site.administrator(request, form)
+    number, token = form.get("annotator", ""), new_token()
     annotator = int(number) if number.isdecimal() and len(number) < 10 else -1
     with site.database.write() as connection:
         row = connection.execute(sa.select(ANNOTATOR).where(ANNOTATOR.c.id == annotator)).first()
         if row is None or row.withdrawn:
             raise Refused(404, "There is no such annotator")
-        token = renew_link(connection, row.id)
-    return overview_page(request, site, visitor, link=(row.name, f"{site.address(request)}/join/{token}"))
+        connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(token_hash=sha256(token)))
+        log(connection, "link renewed", annotator=annotator)
+    return overview_page(request, site, invited=row.name, token=token)
 
 
 @ADMIN.post("/state")
@@ -109,63 +147,40 @@ def set_state(request: Request, site: ServedSite, form: Posted) -> Response:
 
 @ADMIN.post("/add")
 def add(request: Request, site: ServedSite, form: Posted) -> Response:
-    visitor = site.administrator(request, form)
+    site.administrator(request, form)
     if site.kind != "collect":
         text = "A validation study is balanced for the annotators it began with."
         raise Refused(400, "Assignments are fixed", text)
     token = new_token()
     with site.database.write() as connection:
-        count = connection.scalar(sa.select(sa.func.count()).select_from(ANNOTATOR)) or 0
-        row = {"name": f"Participant {count + 1}", "pseudonym": new_pseudonym(), "token_hash": sha256(token)}
-        connection.execute(sa.insert(ANNOTATOR).values(**row, created=time.time()))
+        name = f"Participant {(connection.scalar(sa.select(sa.func.count()).select_from(ANNOTATOR)) or 0) + 1}"
+        row = {"name": name, "pseudonym": new_pseudonym(), "token_hash": sha256(token), "created": time.time()}
+        connection.execute(sa.insert(ANNOTATOR).values(**row))
         log(connection, "participant added")
-    return overview_page(request, site, visitor, link=(row["name"], f"{site.address(request)}/join/{token}"))
+    return overview_page(request, site, invited=name, token=token)
 
 
 @ADMIN.get("/items")
 def items(request: Request, site: ServedSite) -> Response:
     """Every item with its texts and votes, those to look at first."""
-    visitor = site.administrator(request)
+    site.administrator(request)
     with site.database.read() as connection:
         if site.kind == "validate":
             table = judged_items(connection, request.app.state.agreement.summary() or {})
         else:
             table = taken_questions(connection)
-    return site.page("items.html", visitor, items=table)
+    return site.page(request, "items.html", items=table)
 
 
 @ADMIN.get("/export")
 def download(request: Request, site: ServedSite) -> Response:
     """What `prb study export` writes, as a ZIP archive."""
     site.administrator(request)
-    with site.database.read() as connection:
-        content = export_archive(connection)
     with site.database.write() as connection:
+        content = export_archive(connection)
         log(connection, "exported")
     headers = {"content-disposition": 'attachment; filename="study-export.zip"'}
     return Response(content, media_type="application/zip", headers=headers)
-
-
-def overview_page(request: Request, site: Site, visitor: Visitor, *, link: tuple[str, str] | None = None) -> Response:
-    """Progress and agreement; `link` is a new invitation, shown once: annotator and URL."""
-    with site.database.read() as connection:
-        annotators = annotator_table(connection, site.kind)
-        events = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(EVENTS)).all()
-        state = study_row(connection)["state"]
-    seconds = [a["seconds"] for a in annotators if a["seconds"]]
-    return site.page(
-        "admin.html",
-        visitor,
-        annotators=annotators,
-        done=sum(a["done"] for a in annotators),
-        total=sum(a["total"] for a in annotators),
-        typical=statistics.median(seconds) if seconds else None,
-        agreement=request.app.state.agreement.summary(),
-        events=events,
-        clock=lambda at: time.strftime("%d %b %H:%M", time.gmtime(at)),
-        link=link,
-        state=state,
-    )
 
 
 class ItemRow(NamedTuple):
@@ -212,18 +227,6 @@ def taken_questions(connection: Connection) -> list[ItemRow]:
     return sorted(items, key=lambda item: -item.takers)
 
 
-def is_password(site: Site, password: str) -> bool:
-    """Whether it is the administrator's; refused if too many are being checked."""
-    with site.database.read() as connection:
-        stored = study_row(connection)["admin_hash"]
-    if not CHECKING_PASSWORDS.acquire(timeout=PASSWORD_SECONDS):
-        raise Refused(429, "Too many attempts", "Wait a minute, then try again.")
-    try:
-        return password_matches(stored, password)
-    finally:
-        CHECKING_PASSWORDS.release()
-
-
 class LiveAgreement:
     """The summary of a running study, recomputed at most every few seconds however often the page is loaded."""
 
@@ -249,15 +252,19 @@ def annotator_table(connection: Connection, kind: str) -> list[dict[str, Any]]:
     checks = attention(rows)
     done = sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)).label("done")
     totals = sa.select(ASSIGNMENT.c.annotator, done, sa.func.count().label("total")).group_by(ASSIGNMENT.c.annotator)
-    counts = {r.annotator: (r.done or 0, r.total) for r in connection.execute(totals)}
+    counts = {row.annotator: (row.done or 0, row.total) for row in connection.execute(totals)}
     post_counts = sa.select(POST.c.annotator, sa.func.count()).group_by(POST.c.annotator)
     posts = {row[0]: row[1] for row in connection.execute(post_counts)}
-    times = item_seconds(connection)
+    # per finished item, the time in view where the browser measured it
+    spent = sa.func.sum(sa.func.coalesce(REPLY.c.active, REPLY.c.seconds))
+    per_item = sa.select(ASSIGNMENT.c.annotator, spent).join_from(ASSIGNMENT, REPLY).where(ASSIGNMENT.c.done)
+    times = defaultdict[int, list[float]](list)
+    for annotator, total in connection.execute(per_item.group_by(ASSIGNMENT.c.id, ASSIGNMENT.c.annotator)):
+        times[annotator].append(total)
     typical = statistics.median(t for seconds in times.values() for t in seconds) if times else 0.0
     table = list[dict[str, Any]]()
     for a in connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)):
         finished, total = counts.get(a.id, (0, 0))
-        seconds = times.get(a.id, [])
         passed = checks.get(a.pseudonym)
         table.append(
             {
@@ -269,26 +276,12 @@ def annotator_table(connection: Connection, kind: str) -> list[dict[str, Any]]:
                 "done": finished,
                 "total": total,
                 "posts": posts.get(a.id, 0),
-                "seconds": statistics.median(seconds) if seconds else None,
+                "seconds": statistics.median(times[a.id]) if times[a.id] else None,
                 "checks": passed,
-                "flags": flags([r for r in rows if r.annotator == a.pseudonym], seconds, typical, passed),
+                "flags": flags([r for r in rows if r.annotator == a.pseudonym], times[a.id], typical, passed),
             }
         )
     return table
-
-
-def item_seconds(connection: Connection) -> dict[int, list[float]]:
-    """Seconds each annotator spent per finished item: time in view where the browser measured it."""
-    spent = sa.func.sum(sa.func.coalesce(REPLY.c.active, REPLY.c.seconds))
-    seconds: dict[int, list[float]] = {}
-    for annotator, total in connection.execute(
-        sa.select(ASSIGNMENT.c.annotator, spent)
-        .join_from(ASSIGNMENT, REPLY, REPLY.c.assignment == ASSIGNMENT.c.id)
-        .where(ASSIGNMENT.c.done)
-        .group_by(ASSIGNMENT.c.id, ASSIGNMENT.c.annotator)
-    ):
-        seconds.setdefault(annotator, []).append(total)
-    return seconds
 
 
 def flags(

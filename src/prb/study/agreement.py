@@ -3,7 +3,7 @@ and its verdict in plain sentences."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -35,8 +35,8 @@ from prb.study.config import CRITERIA, AgreeConfig, Judgment
 
 Summary = dict[str, Any]
 """As JSON holds it."""
-Vote = tuple[str, str, str, int]
-"""Unit, annotator, group of units that share a question, value."""
+REQUIREMENTS = ("preference", "parity", "personal", "agreement")
+"""What `--require` can name."""
 DIFFERENCES = ("preference", "quality", "unclear")
 ANSWERS = ("chosen", "rejected")
 PREFERENCES = (*ANSWERS, "neither")
@@ -59,10 +59,9 @@ def agree(config: AgreeConfig, *, show: Callable[[Summary], None] = lambda _: No
     """The summary of a study; raises `GateFailed` if a requirement does not hold, after `show` got the summary."""
     required = [name.strip() for name in config.require.split(",") if name.strip()]
     for name in required:
-        if name not in SENTENCES:
-            raise unknown("requirement", name, SENTENCES)
-    rows = read_judgments(config.study)
-    summary = summarize(rows, margin=config.margin)
+        if name not in REQUIREMENTS:
+            raise unknown("requirement", name, REQUIREMENTS)
+    summary = summarize(read_judgments(config.study), margin=config.margin)
     if config.out:
         write_json(config.out, summary)
     show(summary)
@@ -73,7 +72,8 @@ def agree(config: AgreeConfig, *, show: Callable[[Summary], None] = lambda _: No
 def require(required: Sequence[str], summary: Summary) -> None:
     failed = [name for name in required if not summary["verdicts"][name]]
     if failed:
-        raise GateFailed("; ".join(f"{name} does not hold: {SENTENCES[name](summary)}" for name in failed))
+        says = claims(summary)
+        raise GateFailed("; ".join(f"{name} does not hold: {says[name]}" for name in failed))
 
 
 def read_judgments(where: str) -> list[Judgment]:
@@ -137,72 +137,67 @@ def attention(rows: Sequence[Judgment]) -> dict[str, tuple[int, int]]:
     return counts
 
 
-class Votes:
-    """A matrix of units × annotators for one field; −1 where there is no vote."""
-
-    def __init__(self, votes: Sequence[Vote]) -> None:
-        self.units = list(dict.fromkeys(unit for unit, *_ in votes))
-        self.annotators = sorted({annotator for _, annotator, *_ in votes})
-        group = {unit: g for unit, _, g, _ in votes}
-        self.groups: Ints = codes([group[unit] for unit in self.units])
-        self.matrix: Ints = np.full((len(self.units), len(self.annotators)), -1, dtype=np.int64)
-        line, column = {u: n for n, u in enumerate(self.units)}, {a: n for n, a in enumerate(self.annotators)}
-        for unit, annotator, _, vote in votes:
-            self.matrix[line[unit], column[annotator]] = vote
-
-    def estimate(self, statistic: Callable[[Ints], float | None], draws: int) -> Summary:
-        return with_interval(statistic, self.matrix, self.groups, draws=draws, seed=0).as_dict()
-
-    def annotator_pairs(self) -> list[Summary]:
-        pairs = []
-        for i, a in enumerate(self.annotators):
-            for j, b in enumerate(self.annotators[:i]):
-                kappa = cohen_kappa(self.matrix[:, i], self.matrix[:, j], 3)
-                shared = int(((self.matrix[:, i] >= 0) & (self.matrix[:, j] >= 0)).sum())
-                pairs.append({"annotators": [b, a], "kappa": kappa, "n": shared})
-        return pairs
+def votes_matrix(votes: Sequence[tuple[str, str, str, int]]) -> tuple[Ints, Ints, list[str]]:
+    """Units × annotators, −1 where there is no vote; the group of each unit; the annotators. A vote is unit, annotator,
+    group of units that share a question, value."""
+    group = {unit: group for unit, _, group, _ in votes}
+    annotators = sorted({annotator for _, annotator, *_ in votes})
+    matrix: Ints = np.full((len(group), len(annotators)), -1, dtype=np.int64)
+    line, column = {unit: n for n, unit in enumerate(group)}, {name: n for n, name in enumerate(annotators)}
+    for unit, annotator, _, value in votes:
+        matrix[line[unit], column[annotator]] = value
+    return matrix, codes(list(group.values())), annotators
 
 
-def _preference_code(row: Judgment, field: str) -> int | None:
+def preference_votes(rows: Sequence[Judgment], when: str) -> list[tuple[str, str, str, int]]:
     """0, 1 or 2 (neither). A hash of the item decides which answer is 0: if it were always the labeled one,
     everybody choosing the labeled answer would count as agreement by chance."""
-    if getattr(row, field) is None:
-        return None
-    return (
-        2
-        if getattr(row, field) == "neither"
-        else (draw(0, "label", row.item) % 2 + (getattr(row, field) == "rejected")) % 2
-    )
-
-
-def _votes(rows: Sequence[Judgment], value: Callable[[Judgment], int | None]) -> Votes:
-    return Votes([(r.item, r.annotator, r.group, v) for r in rows if (v := value(r)) is not None])
+    votes = []
+    for row in rows:
+        if preferred := getattr(row, when):
+            code = (draw(0, "label", row.item) + (preferred == "rejected")) % 2
+            votes.append((row.item, row.annotator, row.group, 2 if preferred == "neither" else code))
+    return votes
 
 
 def _agreement(kept: Sequence[Judgment], unrevised: Sequence[Judgment], draws: int) -> Summary:
     fields = {
-        "before": _votes(unrevised, lambda r: _preference_code(r, "before")),
-        "after": _votes(kept, lambda r: _preference_code(r, "after")),
-        "difference": _votes(kept, lambda r: DIFFERENCES.index(r.difference) if r.difference else None),
+        "before": preference_votes(unrevised, "before"),
+        "after": preference_votes(kept, "after"),
+        "difference": [
+            (r.item, r.annotator, r.group, DIFFERENCES.index(r.difference)) for r in kept if r.difference is not None
+        ],
     }
     agreement: Summary = {}
     for name, votes in fields.items():
-        many = len(votes.annotators) > MANY_ANNOTATORS
+        matrix, groups, annotators = votes_matrix(votes)
+        many = len(annotators) > MANY_ANNOTATORS
+        coefficients = {"alpha": krippendorff_alpha, "fleiss": fleiss_kappa, "ac1": gwet_ac1, "cohen": mean_cohen}
         agreement[name] = {
-            "alpha": votes.estimate(partial(krippendorff_alpha, values=3), draws),
-            "fleiss": votes.estimate(partial(fleiss_kappa, values=3), draws),
-            "ac1": votes.estimate(partial(gwet_ac1, values=3), draws),
-            "cohen": votes.estimate(partial(mean_cohen, values=3), 0 if many else draws),
-            "cohen_pairs": [] if many else votes.annotator_pairs(),
+            key: with_interval(
+                partial(coefficient, values=3), matrix, groups, draws=0 if many and key == "cohen" else draws, seed=0
+            ).as_dict()
+            for key, coefficient in coefficients.items()
         }
-    alpha = partial(krippendorff_alpha, values=5, ordinal=True)
-    for criterion in CRITERIA:
-        ratings = [
-            (f"{r.item} {answer}", r.annotator, r.group, rating[criterion] - 1)
-            for r in unrevised
-            for answer, rating in r.ratings.items()
+        agreement[name]["cohen_pairs"] = [
+            {
+                "annotators": [annotators[j], annotators[i]],
+                "kappa": cohen_kappa(matrix[:, i], matrix[:, j], 3),
+                "n": int(((matrix[:, i] >= 0) & (matrix[:, j] >= 0)).sum()),
+            }
+            for i in range(0 if many else len(annotators))
+            for j in range(i)
         ]
-        agreement[criterion] = {"alpha": Votes(ratings).estimate(alpha, draws)}
+    for criterion in CRITERIA:
+        matrix, groups, _ = votes_matrix(
+            [
+                (f"{r.item} {answer}", r.annotator, r.group, rating[criterion] - 1)
+                for r in unrevised
+                for answer, rating in r.ratings.items()
+            ]
+        )
+        alpha = partial(krippendorff_alpha, values=5, ordinal=True)
+        agreement[criterion] = {"alpha": with_interval(alpha, matrix, groups, draws=draws, seed=0).as_dict()}
     return agreement
 
 
@@ -215,27 +210,24 @@ def _labeled_share(rows: Sequence[Judgment], field: str) -> Summary:
 
 def _quality(rows: Sequence[Judgment], margin: float) -> Summary:
     rated = [r for r in rows if r.ratings]
-    single, mirrored = [r for r in rated if not r.mirror], [r for r in rated if r.mirror]
     quality: Summary = {"margin": margin}
     for criterion in CRITERIA:
-        signed = _differences(single, criterion, by="item")
-        size = mean_size(_differences(mirrored, criterion, by="group"), seed=0)
+        # one mean difference per item; of twins, of one answer text against the other
+        single, mirrored = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+        for r in rated:
+            difference = r.ratings["chosen"][criterion] - r.ratings["rejected"][criterion]
+            if not r.mirror:
+                single[r.item].append(difference)
+            else:  # a group is named after one of its twins
+                mirrored[r.group].append(difference if r.item == r.group else -difference)
+        signed = np.array([np.mean(each) for each in single.values()], dtype=np.float64)
+        size = mean_size(np.array([np.mean(each) for each in mirrored.values()], dtype=np.float64), seed=0)
         quality[criterion] = {
             "parity": equivalence(signed, margin).as_dict() if len(signed) else None,
             "mirror_size": size.as_dict() if size.n else None,
             "means": {a: _mean([r.ratings[a][criterion] for r in rated]) for a in ANSWERS},
         }
     return quality
-
-
-def _differences(rows: Sequence[Judgment], criterion: str, *, by: str) -> Floats:
-    """Mean rating difference of the two answers per item; for twins, of one answer text against the other."""
-    differences: dict[str, list[float]] = {}
-    for r in rows:
-        sign = 1 if r.item == getattr(r, by) else -1  # a group is named after one of its twins
-        difference = r.ratings["chosen"][criterion] - r.ratings["rejected"][criterion]
-        differences.setdefault(getattr(r, by), []).append(sign * difference)
-    return np.array([np.mean(d) for d in differences.values()], dtype=np.float64)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -249,9 +241,9 @@ def majority(values: Sequence[str]) -> str | None:
 
 
 def _by_item(rows: Sequence[Judgment]) -> dict[str, list[Judgment]]:
-    groups: dict[str, list[Judgment]] = {}
+    groups = defaultdict[str, list[Judgment]](list)
     for r in rows:
-        groups.setdefault(r.item, []).append(r)
+        groups[r.item].append(r)
     return groups
 
 
@@ -266,12 +258,12 @@ def _personal(rows: Sequence[Judgment]) -> Summary:
 
 
 def _reliability(rows: Sequence[Judgment], checks: dict[str, tuple[int, int]]) -> list[Summary]:
-    votes = _votes(rows, lambda r: _preference_code(r, "after"))
-    accuracy = dawid_skene(votes.matrix, 3).accuracy if len(votes.units) else np.zeros(0)
-    annotators = []
-    for name, reliability in zip(votes.annotators, accuracy, strict=True):
+    matrix, _, annotators = votes_matrix(preference_votes(rows, "after"))
+    accuracy = dawid_skene(matrix, 3).accuracy if len(matrix) else np.zeros(0)
+    table = []
+    for name, reliability in zip(annotators, accuracy, strict=True):
         finished = [r.after for r in rows if r.annotator == name and r.after]
-        annotators.append(
+        table.append(
             {
                 "annotator": name,
                 "judgements": len(finished),
@@ -280,7 +272,7 @@ def _reliability(rows: Sequence[Judgment], checks: dict[str, tuple[int, int]]) -
                 "checks": checks.get(name, (0, 0)),
             }
         )
-    return annotators
+    return table
 
 
 def items_to_drop(rows: Sequence[Judgment]) -> list[Summary]:
@@ -369,107 +361,89 @@ def _verdicts(summary: Summary) -> dict[str, bool]:
 # --- the verdict in sentences ---
 def verdict(summary: Summary) -> list[str]:
     """Basis, claims, reliability, items to drop, and the size of a next study."""
-    claims = [f"{'✓' if summary['verdicts'][name] else '✗'} {say(summary)}" for name, say in SENTENCES.items()]
-    if summary["counts"].get("rubric", True):
-        share = _percent(summary["preference"]["before"])
-        claims.append(f"From the posts alone, before the rubric was shown, it was {share}.")
-    return [_basis(summary), *claims, _reliability_line(summary), _drop(summary), _next_study(summary)]
-
-
-def _basis(summary: Summary) -> str:
-    counts = summary["counts"]
-    parts = [f"{counts['judgements']} judgments of {counts['items']} items by {counts['annotators']} annotators"]
+    counts, drop, plan = summary["counts"], summary["drop"], summary["planning"]
+    basis = [f"{counts['judgements']} judgments of {counts['items']} items by {counts['annotators']} annotators"]
     if counts["skipped"]:
-        parts.append(f"{counts['skipped']} skipped")
+        basis.append(f"{counts['skipped']} skipped")
     if counts["revised"]:
-        parts.append(f"{counts['revised']} changed after the rubric was shown, left out of quality")
+        basis.append(f"{counts['revised']} changed after the rubric was shown, left out of quality")
     if counts["left_out"]:
-        parts.append(f"left out for failed attention checks: {', '.join(counts['left_out'])}")
-    return "; ".join(parts) + "."
-
-
-def _preference(summary: Summary) -> str:
-    share = _percent(summary["preference"]["after"])
-    who = "With the rubric shown, annotators" if summary["counts"].get("rubric", True) else "Annotators"
-    return f"{who} prefer the labeled answer {share} of the time."
-
-
-def _personal_line(summary: Summary) -> str:
-    share = _percent(summary["personal"]["items"])
-    return f"A majority calls the difference personal preference on {share} of the items."
-
-
-def _parity(summary: Summary) -> str:
-    quality, margin = summary["quality"], summary["quality"]["margin"]
-    signed = {c: quality[c]["parity"] for c in CRITERIA if quality[c]["parity"]}
-    sizes = {c: quality[c]["mirror_size"] for c in CRITERIA if quality[c]["mirror_size"]}
-    if not signed and not sizes:
-        return "Nothing has been rated yet, so equal quality is not shown."
-    parts = []
-    if signed:
-        each = ", ".join(f"{c} {_difference(p)}" for c, p in signed.items())
-        how = "" if all(p["equivalent"] for p in signed.values()) else "not shown to be "
-        parts.append(f"The answers are {how}equally good within ±{margin:g} points: {each}.")
-    if sizes:
-        each = ", ".join(f"{c} {_estimate(s)}" for c, s in sizes.items())
-        holds = all(s["high"] is not None and s["high"] < margin for s in sizes.values())
-        how = "differ by" if holds else "are not shown to differ by"
-        parts.append(f"Answers to mirrored questions {how} less than {margin:g} points on average: {each}.")
-    return " ".join(parts)
-
-
-def _agreement_line(summary: Summary) -> str:
-    after = summary["agreement"]["after"]
-    alpha = after["alpha"]
-    if alpha["value"] is None:
-        return "No item has two votes that could agree or differ."
-    how = "agree" if alpha["value"] >= GOOD_ALPHA else "do not agree well enough"
-    return (
-        f"Annotators {how} on the preference: Krippendorff’s α {_estimate(alpha)} (required: {GOOD_ALPHA}), "
-        f"Fleiss’ κ {_estimate(after['fleiss'])}, Gwet’s AC1 {_estimate(after['ac1'])}, "
-        f"mean Cohen’s κ {_estimate(after['cohen'])}."
-    )
-
-
-SENTENCES: dict[str, Callable[[Summary], str]] = {
-    "preference": _preference,
-    "parity": _parity,
-    "personal": _personal_line,
-    "agreement": _agreement_line,
-}
-"""What `--require` can name."""
-
-
-def _reliability_line(summary: Summary) -> str:
-    annotators = sorted(summary["annotators"], key=lambda a: float(a["reliability"]))
-    if not annotators:
-        return "No annotator has finished an item."
-    lowest, highest = annotators[0], annotators[-1]
-    return (
-        f"Annotator reliability (Dawid-Skene) ranges from {lowest['reliability']:.2f} ({lowest['annotator']}) "
-        f"to {highest['reliability']:.2f}."
-    )
-
-
-def _drop(summary: Summary) -> str:
-    drop = summary["drop"]
-    if not drop:
-        return "No item has to be dropped."
-    names = ", ".join(d["item"] for d in drop[:NAMED_ITEMS]) + (", …" if len(drop) > NAMED_ITEMS else "")
-    return f"{len(drop)} {'item' if len(drop) == 1 else 'items'} should be dropped or repaired: {names}."
-
-
-def _next_study(summary: Summary) -> str:
-    plan = summary["planning"]
+        basis.append(f"left out for failed attention checks: {', '.join(counts['left_out'])}")
+    lines = ["; ".join(basis) + "."]
+    lines += [f"{'✓' if summary['verdicts'][name] else '✗'} {claim}" for name, claim in claims(summary).items()]
+    if counts.get("rubric", True):
+        share = _percent(summary["preference"]["before"])
+        lines.append(f"From the posts alone, before the rubric was shown, it was {share}.")
+    if summary["annotators"]:
+        lowest, highest = (of(summary["annotators"], key=lambda a: float(a["reliability"])) for of in (min, max))
+        lines.append(
+            f"Annotator reliability (Dawid-Skene) ranges from {lowest['reliability']:.2f} ({lowest['annotator']}) "
+            f"to {highest['reliability']:.2f}."
+        )
+    else:
+        lines.append("No annotator has finished an item.")
+    if drop:
+        names = ", ".join(d["item"] for d in drop[:NAMED_ITEMS]) + (", …" if len(drop) > NAMED_ITEMS else "")
+        lines.append(f"{len(drop)} {'item' if len(drop) == 1 else 'items'} should be dropped or repaired: {names}.")
+    else:
+        lines.append("No item has to be dropped.")
     needs = []
     if plan["items_for_parity"]:
         needs.append(f"{plan['items_for_parity']} unmirrored items to show equal quality (80 % power)")
     if plan["items_for_preference"]:
         width = 100 * plan["half_width"]
         needs.append(f"{plan['items_for_preference']} items to know the preference share to ±{width:g} points")
-    if not needs:
-        return "There is too little data to plan a next study."
-    return f"A next study like this one would need {' and '.join(needs)}."
+    if needs:
+        lines.append(f"A next study like this one would need {' and '.join(needs)}.")
+    else:
+        lines.append("There is too little data to plan a next study.")
+    return lines
+
+
+def claims(summary: Summary) -> dict[str, str]:
+    """What the study says about each requirement, in the order of `REQUIREMENTS`."""
+    who = "With the rubric shown, annotators" if summary["counts"].get("rubric", True) else "Annotators"
+    personal = _percent(summary["personal"]["items"])
+    after = summary["agreement"]["after"]
+    agreement = "No item has two votes that could agree or differ."
+    if after["alpha"]["value"] is not None:
+        how = "agree" if after["alpha"]["value"] >= GOOD_ALPHA else "do not agree well enough"
+        agreement = (
+            f"Annotators {how} on the preference: Krippendorff’s α {_estimate(after['alpha'])} (required: "
+            f"{GOOD_ALPHA}), Fleiss’ κ {_estimate(after['fleiss'])}, Gwet’s AC1 {_estimate(after['ac1'])}, "
+            f"mean Cohen’s κ {_estimate(after['cohen'])}."
+        )
+    return {
+        "preference": f"{who} prefer the labeled answer {_percent(summary['preference']['after'])} of the time.",
+        "parity": _parity(summary["quality"]),
+        "personal": f"A majority calls the difference personal preference on {personal} of the items.",
+        "agreement": agreement,
+    }
+
+
+def _parity(quality: Summary) -> str:
+    margin = quality["margin"]
+    signed = {c: quality[c]["parity"] for c in CRITERIA if quality[c]["parity"]}
+    sizes = {c: quality[c]["mirror_size"] for c in CRITERIA if quality[c]["mirror_size"]}
+    parts = []
+    if signed:
+        each = []
+        for c, parity in signed.items():
+            text = "too few"
+            if parity["p"] is not None:
+                effect = "" if parity["effect"] is None else f", d {parity['effect']:+.2f}"
+                text = (
+                    f"{parity['mean']:+.2f} [{parity['low']:+.2f}, {parity['high']:+.2f}]{effect}, p {parity['p']:.3f}"
+                )
+            each.append(f"{c} {text}")
+        how = "" if all(parity["equivalent"] for parity in signed.values()) else "not shown to be "
+        parts.append(f"The answers are {how}equally good within ±{margin:g} points: {', '.join(each)}.")
+    if sizes:
+        each = [f"{c} {_estimate(size)}" for c, size in sizes.items()]
+        holds = all(size["high"] is not None and size["high"] < margin for size in sizes.values())
+        how = "differ by" if holds else "are not shown to differ by"
+        parts.append(f"Answers to mirrored questions {how} less than {margin:g} points on average: {', '.join(each)}.")
+    return " ".join(parts) or "Nothing has been rated yet, so equal quality is not shown."
 
 
 def _percent(e: dict[str, Any]) -> str:
@@ -482,10 +456,3 @@ def _estimate(e: dict[str, Any]) -> str:
     if e["value"] is None:
         return "undefined"
     return f"{e['value']:.2f}" + ("" if e["low"] is None else f" [{e['low']:.2f}, {e['high']:.2f}]")
-
-
-def _difference(p: dict[str, Any]) -> str:
-    if p["p"] is None:
-        return "too few"
-    effect = "" if p["effect"] is None else f", d {p['effect']:+.2f}"
-    return f"{p['mean']:+.2f} [{p['low']:+.2f}, {p['high']:+.2f}]{effect}, p {p['p']:.3f}"

@@ -32,7 +32,7 @@ from prb.study.config import CRITERIA, DemoConfig, NewConfig, ServeConfig
 from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, Database, open_study, replace_password, sha256
 from prb.study.design import new_study
 from prb.study.judgments import numbered_reply, store_reply
-from prb.study.site import ACCOUNT, COLLECT, STEPS, Refused, Site
+from prb.study.site import COLLECT, PAGES, Refused, Site
 
 log = logging.getLogger("prb.study")
 
@@ -87,14 +87,13 @@ class StaticFilesRevalidated(StaticFiles):
 def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site, app.state.agreement = site, LiveAgreement(site)
-    secure = site.url.startswith("https:")
     app.add_middleware(
         SessionMiddleware,
         secret_key=site.secret,
         session_cookie="prb_study",
         max_age=SESSION_SECONDS,
         same_site="lax",
-        https_only=secure,
+        https_only=site.url.startswith("https:"),
     )
     app.add_middleware(http.BodyLimit, max_bytes=MAX_BODY)
     app.add_middleware(http.SecurityHeaders, headers=HEADERS)
@@ -102,7 +101,7 @@ def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
         TrustedHostMiddleware, allowed_hosts=[*http.LOOPBACK_NAMES, "[::1]", *(hosts or [])], www_redirect=False
     )
     app.mount("/static", StaticFilesRevalidated(directory=str(files("prb.study") / "static")))
-    for router in (ACCOUNT, STEPS, *([COLLECT] if site.kind == "collect" else []), ADMIN):
+    for router in (PAGES, *([COLLECT] if site.kind == "collect" else []), ADMIN):
         app.include_router(router)
 
     for kind in (Refused, RequestValidationError, HTTPException, ClientDisconnect, OperationalError, Exception):
@@ -118,7 +117,7 @@ async def explain(site: Site, request: Request, error: Exception) -> Response:
             status, heading, text = error.status, error.title, error.text
             headers = {"retry-after": "5"} if status == 429 else {}
             if status == 401 and request.url.path.startswith("/admin"):
-                return site.page("login.html", status=status, wrong="")
+                return site.page(request, "login.html", status, wrong="")
         case ClientDisconnect():
             return Response(status_code=CLIENT_LEFT)
         case RequestValidationError():  # an id out of range
@@ -131,7 +130,7 @@ async def explain(site: Site, request: Request, error: Exception) -> Response:
             status, heading, text, headers = 503, "This cannot be saved at the moment", NOT_SAVED, {"retry-after": "60"}
         case _:
             headers = HEADERS  # this handler runs outside the middleware
-    reply = site.page("message.html", status=status, heading=heading, text=text)
+    reply = site.page(request, "message.html", status, heading=heading, text=text)
     reply.headers.update(headers)
     return reply
 
@@ -156,14 +155,14 @@ def serve(config: ServeConfig, ready: Callable[[Ready], None]) -> None:
         site = Site(database, url=config.url)
         app = make_app(site, [host for host in (public.hostname, config.host) if host])
         started = Ready(config.url or http.url_of(listener), password)
-        http.serve_until_signal(
+        server = http.Server(
             app,
-            listener,
             ready=lambda: ready(started),
             connections=MAX_CONNECTIONS,
             grace=GRACE_SECONDS,
             proxies=config.proxy,
         )
+        server.run(sockets=[listener])
 
 
 class DemoReady(NamedTuple):
@@ -189,19 +188,17 @@ def run_demo(config: DemoConfig, ready: Callable[[DemoReady], None]) -> None:
 
 def fill(database: Database, kind: str) -> None:
     """Simulate replies of all annotators but the last, the most from the first ones."""
+    simulate = _judge if kind == "validate" else _take_part
     with database.write() as connection:
         annotators = connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)).all()
         for n, annotator in enumerate(annotators[:-1]):
-            if kind == "validate":
-                _judge(connection, annotator, n)
-            else:
-                _take_part(connection, annotator, n)
+            simulate(connection, annotator, n)
 
 
 def _judge(connection: Connection, annotator: Any, n: int) -> None:
     rows = connection.execute(
         sa.select(ASSIGNMENT.c.id, ASSIGNMENT.c.flipped, ITEM.c.key, ITEM.c.is_check)
-        .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
+        .join_from(ASSIGNMENT, ITEM)
         .where(ASSIGNMENT.c.annotator == annotator.id)
         .order_by(ASSIGNMENT.c.position)
     ).all()
@@ -239,10 +236,9 @@ def _take_part(connection: Connection, annotator: Any, n: int) -> None:
     items = connection.execute(sa.select(ITEM).where(ITEM.c.owner.is_(None)).order_by(ITEM.c.id)).all()
     for position, item in enumerate(sorted(items, key=lambda i: draw(n, "take", i.key))[: 5 - n]):
         values = {"annotator": annotator.id, "item": item.id, "position": position, "flipped": False}
-        inserted = connection.execute(sa.insert(ASSIGNMENT).values(**values)).inserted_primary_key
-        assert inserted is not None
+        assignment = connection.scalar(sa.insert(ASSIGNMENT).values(**values).returning(ASSIGNMENT.c.id)) or 0
         dice = [draw(n, item.key, k) % 3 for k in range(3)]
         compared = {"A-rating": str(3 + dice[0]), "B-rating": str(3 + dice[1]), "best": "AB"[dice[0] <= dice[1]]}
         steps = ({"narrative": WISHES[n % 2]}, numbered_reply(compared, annotator.pseudonym, item.content))
         for step, reply in enumerate(steps, 1):
-            store_reply(connection, annotator.id, inserted[0], step, reply, last=step == 2, seconds=60.0, active=50.0)
+            store_reply(connection, annotator.id, assignment, step, reply, last=step == 2, seconds=60.0, active=50.0)

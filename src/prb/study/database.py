@@ -6,7 +6,6 @@ Also invitation tokens, the administrator's password, and what is stored about a
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import secrets
 import time
@@ -17,58 +16,98 @@ from threading import Lock
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import JSON, Boolean, Column, Connection, Engine, Float, ForeignKey, Integer, String, Text, event
 
 from prb.errors import BadInput, MissingExtra, redact_options
 
 BUSY_SECONDS = 30.0
 PASSWORD_LENGTH = 16
+VERSION = "0003"
 METADATA = sa.MetaData()
-
-
-def _table(name: str, /, *keys: str, **columns: Any) -> sa.Table:
-    """A table as queries see it; `migrations/` creates it with its constraints."""
-    return sa.Table(name, METADATA, *(sa.Column(c, kind, primary_key=c in keys) for c, kind in columns.items()))
-
-
-INT, REAL, TEXT, BOOL, JSON = sa.Integer, sa.Float, sa.Text, sa.Boolean, sa.JSON
-STUDY = _table(
+SCHEMA = sa.Table("alembic_version", METADATA, Column("version_num", String(32), primary_key=True))
+"""The version of the tables; its name is that of the tool that created earlier studies."""
+STUDY = sa.Table(
     "study",
-    "id",
-    id=INT,
-    kind=TEXT,
-    title=TEXT,
-    settings=JSON,
-    admin_hash=TEXT,
-    created=REAL,
-    secret=TEXT,
-    state=TEXT,
-    public_hash=TEXT,
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("title", Text, nullable=False),
+    Column("settings", JSON, nullable=False),
+    Column("admin_hash", Text, nullable=False),
+    Column("created", Float, nullable=False),
+    Column("secret", Text),
+    Column("state", String(16), nullable=False, server_default="open"),
+    Column("public_hash", String(64)),
 )
 """`secret` signs sessions and forms; `state` is open, paused or closed; `public_hash` belongs to the public link."""
-ANNOTATOR = _table(
+ANNOTATOR = sa.Table(
     "annotator",
-    "id",
-    id=INT,
-    name=TEXT,
-    pseudonym=TEXT,
-    token_hash=TEXT,
-    created=REAL,
-    consented=REAL,
-    withdrawn=REAL,
-    external_id=TEXT,
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("pseudonym", String(32), nullable=False, unique=True),
+    Column("token_hash", String(64), unique=True),
+    Column("created", Float, nullable=False),
+    Column("consented", Float),
+    Column("withdrawn", Float),
+    Column("external_id", Text, unique=True),
 )
 """`external_id`: who they are on the platform that sent them by the public link."""
-ITEM = _table("item", "id", id=INT, key=TEXT, cluster=TEXT, is_check=BOOL, owner=INT, content=JSON)
+ITEM = sa.Table(
+    "item",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("key", Text, nullable=False, unique=True),
+    Column("cluster", Text, nullable=False),
+    Column("is_check", Boolean, nullable=False),
+    Column("owner", Integer),
+    Column("content", JSON, nullable=False),
+)
 """`owner`: the participant who asked this question; it is shown to nobody else."""
-ASSIGNMENT = _table(
-    "assignment", "id", id=INT, annotator=INT, item=INT, position=INT, flipped=BOOL, revised=BOOL, done=BOOL
+ASSIGNMENT = sa.Table(
+    "assignment",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("annotator", ForeignKey(ANNOTATOR.c.id), nullable=False),
+    Column("item", ForeignKey(ITEM.c.id), nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("flipped", Boolean, nullable=False),
+    Column("revised", Boolean, nullable=False, server_default=sa.false()),
+    Column("done", Boolean, nullable=False, server_default=sa.false()),
+    sa.UniqueConstraint("annotator", "item"),
+    sa.Index("assignment_next", "annotator", "done", "position"),
 )
 """`flipped`: the rejected answer is shown as A. `revised`: step 1 was repeated after the rubric had been shown."""
-REPLY = _table("reply", "assignment", "step", assignment=INT, step=INT, fields=JSON, seconds=REAL, active=REAL, at=REAL)
+REPLY = sa.Table(
+    "reply",
+    METADATA,
+    Column("assignment", ForeignKey(ASSIGNMENT.c.id), primary_key=True, autoincrement=False),
+    Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("fields", JSON, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("active", Float),
+    Column("at", Float, nullable=False),
+)
 """One reply; its primary key makes a second vote impossible."""
-POST = _table("post", "id", id=INT, annotator=INT, digest=TEXT, text=TEXT, at=REAL)
-AUDIT = _table("audit", "id", id=INT, at=REAL, annotator=INT, what=TEXT, detail=JSON)
+POST = sa.Table(
+    "post",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("annotator", ForeignKey(ANNOTATOR.c.id), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    sa.UniqueConstraint("annotator", "digest"),
+)
+AUDIT = sa.Table(
+    "audit",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("annotator", Integer),
+    Column("what", Text, nullable=False),
+    Column("detail", JSON, nullable=False),
+)
 
 
 class Database:
@@ -96,22 +135,6 @@ class Database:
         with self._writing, immediate.begin() as connection:
             yield connection
 
-    def upgrade(self) -> None:
-        """Apply the migrations that this database has not seen."""
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # some libraries enable info messages globally
-        from alembic import command
-        from alembic.config import Config
-        from alembic.util import CommandError
-
-        settings = Config()
-        settings.set_main_option("script_location", "prb.study:migrations")
-        with self.write() as connection:
-            settings.attributes["connection"] = connection
-            try:
-                command.upgrade(settings, "head")
-            except CommandError:  # a revision that this version does not know
-                raise BadInput(f"{redact_options(self.where)} was made by another version of prb") from None
-
     def scrub(self) -> None:
         """After a deletion: empty the write-ahead log (SQLite overwrites freed pages by itself)."""
         if self.sqlite:
@@ -123,24 +146,23 @@ class Database:
 
 
 def open_study(where: str) -> Database:
-    """An existing study, upgraded to this version's schema."""
+    """An existing study."""
     if "://" not in where and not Path(where).is_file():
         raise BadInput(f"{where} does not exist; `prb study new --out {where}` creates a study")
     database = Database(where)
     try:
         if not sa.inspect(database.engine).has_table("study"):
             raise BadInput(f"{redact_options(where)} is not a study")
-        database.upgrade()
+        with database.read() as connection:
+            if connection.scalar(sa.select(SCHEMA.c.version_num)) != VERSION:
+                raise BadInput(f"{redact_options(where)} was made by another version of prb")
     except sa.exc.DBAPIError as error:
         raise BadInput(f"{redact_options(where)} cannot be opened as a study: {error.orig}".strip()) from None
     return database
 
 
 def study_row(connection: Connection) -> Mapping[str, Any]:
-    row = connection.execute(sa.select(STUDY)).mappings().first()
-    if row is None:
-        raise BadInput("the database holds no study; it may still be being created")
-    return dict(row)
+    return dict(connection.execute(sa.select(STUDY)).mappings().one())
 
 
 def log(connection: Connection, what: str, *, annotator: int | None = None, **detail: Any) -> None:
@@ -198,10 +220,6 @@ def new_pseudonym() -> str:
     return f"p-{secrets.token_hex(5)}"
 
 
-def new_password() -> str:
-    return new_token()[:PASSWORD_LENGTH]
-
-
 def hash_password(password: str) -> str:
     from argon2 import PasswordHasher
 
@@ -220,33 +238,20 @@ def password_matches(stored: str, password: str) -> bool:
 
 def replace_password(database: Database) -> str:
     """A new password for the administrator; sessions of the old one end, since they are bound to it."""
-    password = new_password()
+    password = new_token()[:PASSWORD_LENGTH]
     with database.write() as connection:
         connection.execute(sa.update(STUDY).values(admin_hash=hash_password(password)))
         log(connection, "password replaced")
     return password
 
 
-def renew_link(connection: Connection, annotator: int) -> str:
-    """A new invitation; the old link stops working, and so do its sessions, which are bound to it."""
-    token = new_token()
-    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(token_hash=sha256(token)))
-    log(connection, "link renewed", annotator=annotator)
-    return token
-
-
 def stored_data(connection: Connection, annotator: int) -> dict[str, Any]:
     """What is stored about one annotator, for them to read."""
-    replies = connection.scalar(
-        sa.select(sa.func.count())
-        .select_from(REPLY.join(ASSIGNMENT, REPLY.c.assignment == ASSIGNMENT.c.id))
-        .where(ASSIGNMENT.c.annotator == annotator)
-    )
+    replies = sa.select(sa.func.count()).select_from(REPLY.join(ASSIGNMENT)).where(ASSIGNMENT.c.annotator == annotator)
     posts = connection.scalars(sa.select(POST.c.text).where(POST.c.annotator == annotator).order_by(POST.c.id)).all()
     asked = connection.scalars(sa.select(ITEM.c.content).where(ITEM.c.owner == annotator)).all()
-    pseudonym = connection.scalar(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == annotator))
     questions = [content["question"] for content in asked]
-    return {"replies": replies, "posts": posts, "questions": questions, "pseudonym": pseudonym}
+    return {"replies": connection.scalar(replies), "posts": posts, "questions": questions}
 
 
 def delete_data(connection: Connection, annotator: int) -> None:
@@ -256,7 +261,7 @@ def delete_data(connection: Connection, annotator: int) -> None:
     connection.execute(sa.delete(ASSIGNMENT).where(ASSIGNMENT.c.annotator == annotator))
     for table, column in ((ITEM, ITEM.c.owner), (POST, POST.c.annotator), (AUDIT, AUDIT.c.annotator)):
         connection.execute(sa.delete(table).where(column == annotator))
-    emptied: dict[str, Any] = {"name": "withdrawn", "token_hash": None, "pseudonym": f"gone-{annotator}"}
-    emptied |= {"consented": None, "external_id": None}
-    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(**emptied, withdrawn=time.time()))
+    emptied = {"name": "withdrawn", "pseudonym": f"gone-{annotator}", "withdrawn": time.time()}
+    emptied |= dict.fromkeys(("token_hash", "consented", "external_id"))
+    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(**emptied))
     log(connection, "data deleted on request")

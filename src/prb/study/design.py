@@ -19,20 +19,8 @@ from prb.data.retrieve import ranker, top_posts
 from prb.data.source import open_source
 from prb.errors import BadInput, RunConflict, redact_options
 from prb.hashing import draw
+from prb.study import database as db
 from prb.study.config import NewConfig
-from prb.study.database import (
-    ANNOTATOR,
-    ASSIGNMENT,
-    ITEM,
-    STUDY,
-    Database,
-    hash_password,
-    log,
-    new_password,
-    new_pseudonym,
-    new_token,
-    sha256,
-)
 from prb.study.judgments import has_rubric
 from prb.text.words import words
 from prb.types import Item, Pair
@@ -97,53 +85,51 @@ class NewStudy(NamedTuple):
 
 def new_study(config: NewConfig) -> NewStudy:
     try:
-        default = CONSENT if config.kind == "collect" else ""
-        consent = config.consent.read_text("utf-8") if config.consent else default
+        consent = CONSENT if config.kind == "collect" else ""
+        consent = config.consent.read_text("utf-8") if config.consent else consent
     except OSError as error:
         raise BadInput(f"--consent {config.consent}: {error.strerror}") from None
     items = collect_items(config) if config.kind == "collect" else validate_items(config)
     if not items:
         raise BadInput(f"{config.dataset} has no question with at least two answers, or --limit leaves none")
-    assignments, practice = list[Assignment](), list[Row]()
-    rubric = config.kind == "validate" and any(has_rubric(item["content"]) for item in items)
+    counted = sum(not item["is_check"] for item in items)
+    assignments, rubric, practice = list[Assignment](), False, config.kind == "validate" and bool(PRACTICE)
     if config.kind == "validate":
-        hidden: Row = {} if rubric else {"rubric": [], "narrative": ""}
-        row = {"key": "practice", "cluster": "practice", "is_check": False, "content": PRACTICE | hidden}
-        practice = [row] if PRACTICE else []
-        groups = [item["content"]["group"] for item in items if not item["is_check"]]
-        checks = len(items) - len(groups)
+        rubric = any(has_rubric(item["content"]) for item in items)
+        groups = [item["content"]["group"] for item in items[:counted]]
+        checks = len(items) - counted
         assignments = assign(groups, annotators=config.annotators, overlap=config.overlap, checks=checks)
-        assignments += [Assignment(a, len(items), -1, a % 2 == 1) for a in range(config.annotators) if practice]
+    judgements = sum(a.item < counted for a in assignments)
+    if practice:
+        content = PRACTICE | ({} if rubric else {"rubric": [], "narrative": ""})
+        assignments += [Assignment(a, len(items), -1, a % 2 == 1) for a in range(config.annotators)]
+        items.append({"key": "practice", "cluster": "practice", "is_check": False, "content": content})
     given_password = os.environ.get(PASSWORD_VARIABLE) or None
-    password = given_password or new_password()
-    tokens, public = [new_token() for _ in range(config.annotators)], new_token()
+    password = given_password or db.new_token()[: db.PASSWORD_LENGTH]
+    tokens, public = [db.new_token() for _ in range(config.annotators)], db.new_token()
     noun = "Annotator" if config.kind == "validate" else "Participant"
     now = time.time()
     study = {
+        "id": 1,
         "kind": config.kind,
         "title": config.title or TITLES[config.kind],
-        "settings": {**config.saved(), "consent": consent, "rubric": rubric, "practice": bool(practice)},
-        "admin_hash": hash_password(password),
+        "settings": {**config.saved(), "consent": consent, "rubric": rubric, "practice": practice},
+        "admin_hash": db.hash_password(password),
         "created": now,
-        "secret": new_token(),
-        "public_hash": sha256(public) if config.public else None,
+        "secret": db.new_token(),
+        "public_hash": db.sha256(public) if config.public else None,
     }
     annotators: list[Row] = [
-        {"name": f"{noun} {n}", "token_hash": sha256(token), "pseudonym": new_pseudonym(), "created": now}
+        {"name": f"{noun} {n}", "token_hash": db.sha256(token), "pseudonym": db.new_pseudonym(), "created": now}
         for n, token in enumerate(tokens, 1)
     ]
-    store(config.out, study, items + practice, annotators, assignments)
+    store(config.out, study, items, annotators, assignments)
     url = config.url.rstrip("/")
     links = {a["name"]: f"{url}/join/{token}" for a, token in zip(annotators, tokens, strict=True)}
     if config.public:
         links = {"everybody": f"{url}/take/{public}?PROLIFIC_PID={{{{%PROLIFIC_PID%}}}}"}
-    return NewStudy(
-        where=redact_options(config.out),
-        items=sum(not item["is_check"] for item in items),
-        judgements=sum(a.position >= 0 and not items[a.item]["is_check"] for a in assignments),
-        links=links,
-        password=None if given_password else password,
-    )
+    where = redact_options(config.out)
+    return NewStudy(where, counted, judgements, links, None if given_password else password)
 
 
 def validate_items(config: NewConfig) -> list[Row]:
@@ -216,41 +202,46 @@ def store(where: str, study: Row, items: list[Row], annotators: list[Row], assig
     path = None if "://" in where else Path(where)
     if path and not path.parent.exists():
         raise BadInput(f"{path.parent} does not exist")
-    keep = path is None or path.exists()
-    database = Database(where)
+    created = path is not None and not path.exists()
+    database = db.Database(where)
     try:
-        database.upgrade()
         with database.write() as connection:
-            if connection.scalar(sa.select(STUDY.c.id)) is not None:
-                keep = True  # another process created it a moment ago
+            db.METADATA.create_all(connection)
+            if connection.scalar(sa.select(db.STUDY.c.id)) is not None:
+                created = False  # another process created it a moment ago
                 raise RunConflict(f"{redact_options(where)} already holds a study; choose another --out")
-            connection.execute(sa.insert(STUDY).values(id=1, **study))
-            connection.execute(sa.insert(ITEM), items)
-            connection.execute(sa.insert(ANNOTATOR), annotators)
+            connection.execute(sa.insert(db.SCHEMA).values(version_num=db.VERSION))
+            connection.execute(sa.insert(db.STUDY).values(**study))
+            connection.execute(sa.insert(db.ITEM), items)
+            connection.execute(sa.insert(db.ANNOTATOR), annotators)
             if assignments:
-                item_ids = connection.scalars(sa.select(ITEM.c.id).order_by(ITEM.c.id)).all()
-                ids = connection.scalars(sa.select(ANNOTATOR.c.id).order_by(ANNOTATOR.c.id)).all()
+                item_ids = connection.scalars(sa.select(db.ITEM.c.id).order_by(db.ITEM.c.id)).all()
+                ids = connection.scalars(sa.select(db.ANNOTATOR.c.id).order_by(db.ANNOTATOR.c.id)).all()
                 rows = [{**a._asdict(), "annotator": ids[a.annotator], "item": item_ids[a.item]} for a in assignments]
-                connection.execute(sa.insert(ASSIGNMENT), rows)
-            log(connection, "study made", items=len(items), annotators=len(annotators))
-        keep = True
+                connection.execute(sa.insert(db.ASSIGNMENT), rows)
+            db.log(connection, "study made", items=len(items), annotators=len(annotators))
+        created = False
     except sa.exc.DBAPIError as error:
         raise BadInput(f"{redact_options(where)} cannot hold a study: {error.orig}".strip()) from None
     finally:
         database.close()
-        if path and not keep:
+        if path and created:
             path.unlink(missing_ok=True)
 
 
 def assign(groups: Sequence[str], *, annotators: int, overlap: int, checks: int, seed: int = SEED) -> list[Assignment]:
-    """Items 0 to n−1 go to `overlap` annotators each; items n, n+1, … are the checks and go to everybody."""
+    """Items 0 to n−1 go to `overlap` annotators each; items n, n+1, … are the checks and go to everybody, at even
+    distances among the items and never first."""
     edges = balance_loads(groups, annotators=annotators, overlap=overlap, seed=seed)
     edges += [(a, len(groups) + c) for a in range(annotators) for c in range(checks)]
     flipped = balance_orders(edges, seed=seed)
     assignments = []
     for annotator in range(annotators):
-        items = sorted((i for a, i in edges if a == annotator), key=lambda i: draw(seed, "queue", annotator, i))
-        queue = spread_checks([i for i in items if i < len(groups)], [i for i in items if i >= len(groups)])
+        drawn = sorted((i for a, i in edges if a == annotator), key=lambda i: draw(seed, "queue", annotator, i))
+        queue = [item for item in drawn if item < len(groups)]
+        distance = len(queue) / (checks + 1)
+        for n, check in enumerate(item for item in drawn if item >= len(groups)):
+            queue.insert(max(1, round((n + 1) * distance)) + n, check)
         assignments += [Assignment(annotator, item, n, flipped[annotator, item]) for n, item in enumerate(queue)]
     return assignments
 
@@ -319,11 +310,3 @@ def _color_trails(ends: Sequence[tuple[Hashable, Hashable]], seed: int) -> list[
             left, right = ends[edge]
             node = right if node == left else left
     return [bool(c) for c in color]
-
-
-def spread_checks(items: list[int], checks: list[int]) -> list[int]:
-    """Checks at even distances among the items, never first."""
-    queue = list(items)
-    for n, check in enumerate(checks):
-        queue.insert(max(1, round((n + 1) * len(items) / (len(checks) + 1))) + n, check)
-    return queue

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from io import BytesIO
-from itertools import groupby
+from itertools import chain, count, groupby, islice, product
+from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -33,7 +34,6 @@ SKIP_REASONS = {
 }
 MAX_TEXT = 20_000
 """Characters of a post, a question or a wish; longer ones are refused, never cut."""
-ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 EXPORTED_ELSEWHERE = frozenset({"ratings", "prefer", "sure", "difference", "skip", "words"})
 """Fields of a reply that have a column of their own; every other field is exported under its own name."""
 TAKEN_KEYS = "jknsu"
@@ -109,26 +109,22 @@ def collect_fields(step: int, answers: int) -> list[FormField]:
     if step == 1:
         hint = "What should it contain, how should it sound, what should it leave out, and why?"
         return [FormField("narrative", "What would make an answer a good one for you?", hint=hint)]
-    fields, each = list[FormField](), list[FormOption]()
-    for letter in letters(answers):
-        ends = ("not at all", "perfectly")
-        fields.append(FormField(f"{letter}-rating", "How well does it suit you?", SCALE, ends=ends))
-        key = "" if len(letter) > 1 or letter.lower() in TAKEN_KEYS else letter.lower()
-        each.append(FormOption(letter, f"Answer {letter}", key))
-    neither = FormOption("neither", "No preference", "n")
-    fields.append(FormField("best", "Which one do you prefer?", (*each, neither)))
+    names = letters(answers)
+    ends = ("not at all", "perfectly")
+    fields = [FormField(f"{name}-rating", "How well does it suit you?", SCALE, ends=ends) for name in names]
+    keys = {name: name.lower() if len(name) == 1 and name.lower() not in TAKEN_KEYS else "" for name in names}
+    each = [FormOption(name, f"Answer {name}", key) for name, key in keys.items()]
+    fields.append(FormField("best", "Which one do you prefer?", (*each, FormOption("neither", "No preference", "n"))))
     if answers > 2:
-        neither = FormOption("neither", "Can’t say", "n")
-        fields.append(FormField("worst", "Which one suits you least?", (*each, neither)))
+        options = (*each, FormOption("neither", "Can’t say", "n"))
+        fields.append(FormField("worst", "Which one suits you least?", options))
     return fields
 
 
 def letters(answers: int) -> list[str]:
     """Names of the answers on the page: A to Z, then AA, AB, …"""
-    names = list(ALPHABET)
-    while len(names) < answers:
-        names += [f"{first}{last}" for first in names[-(len(ALPHABET) ** len(names[-1])) :] for last in ALPHABET]
-    return names[:answers]
+    names = chain.from_iterable(map("".join, product(ascii_uppercase, repeat=length)) for length in count(1))
+    return list(islice(names, answers))
 
 
 def check_reply(fields: Sequence[FormField], form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -223,7 +219,7 @@ def current_step(connection: Connection, annotator: int, kind: str) -> CurrentSt
     stored = sa.select(sa.func.count()).where(REPLY.c.assignment == ASSIGNMENT.c.id).scalar_subquery().label("stored")
     row = connection.execute(
         sa.select(ASSIGNMENT.c.id, ASSIGNMENT.c.flipped, ITEM.c.content, stored)
-        .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
+        .join_from(ASSIGNMENT, ITEM)
         .where(ASSIGNMENT.c.annotator == annotator, ASSIGNMENT.c.done.is_(False))
         .order_by(ASSIGNMENT.c.position)
         .limit(1)
@@ -231,16 +227,8 @@ def current_step(connection: Connection, annotator: int, kind: str) -> CurrentSt
     if row is None:
         return None
     done, total = progress(connection, annotator)
-    return CurrentStep(
-        assignment=row.id,
-        step=row.stored + 1,
-        steps=step_count(kind, row.content),
-        content=row.content,
-        flipped=row.flipped,
-        done=done,
-        total=total,
-        can_undo=bool(done or row.stored),
-    )
+    steps, can_undo = step_count(kind, row.content), bool(done or row.stored)
+    return CurrentStep(row.id, row.stored + 1, steps, row.content, row.flipped, done, total, can_undo)
 
 
 def progress(connection: Connection, annotator: int) -> tuple[int, int]:
@@ -252,12 +240,8 @@ def progress(connection: Connection, annotator: int) -> tuple[int, int]:
 
 def assigned_content(connection: Connection, annotator: int, assignment: int) -> dict[str, Any] | None:
     """The item of an assignment, if it is this annotator's."""
-    content = connection.scalar(
-        sa.select(ITEM.c.content)
-        .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
-        .where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator)
-    )
-    return None if content is None else dict(content)
+    items = sa.select(ITEM.c.content).join_from(ASSIGNMENT, ITEM)
+    return connection.scalar(items.where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator))
 
 
 Stored = Literal["saved", "repeated", "kept", "missing"]
@@ -298,7 +282,7 @@ def undo_reply(connection: Connection, annotator: int) -> bool:
     """Take back the latest reply. Taking back step 1, after step 2 was shown, marks the assignment as revised."""
     row = connection.execute(
         sa.select(REPLY.c.assignment, REPLY.c.step, REPLY.c.fields, ASSIGNMENT.c.revised)
-        .join_from(REPLY, ASSIGNMENT, REPLY.c.assignment == ASSIGNMENT.c.id)
+        .join_from(REPLY, ASSIGNMENT)
         .where(ASSIGNMENT.c.annotator == annotator)
         .order_by(ASSIGNMENT.c.position.desc(), REPLY.c.step.desc())  # not by time: clocks are set back
         .limit(1)
@@ -332,10 +316,13 @@ def undone_reply(connection: Connection, annotator: int, now: CurrentStep) -> di
 def study_tables(connection: Connection) -> tuple[Row, dict[str, list[Row]]]:
     """What a study is, and what it holds so far: the rows of each file of an export."""
     study = study_row(connection)
-    about = {key: study[key] for key in ("kind", "title", "created", "settings")}
     if study["kind"] == "validate":
-        return about, {JUDGMENTS_FILE: [judgment.row() for judgment in judgments(connection)]}
-    return about, collected_tables(connection)
+        tables = {JUDGMENTS_FILE: [judgment.row() for judgment in judgments(connection)]}
+    else:
+        tables = collected_tables(connection)
+    about = {key: study[key] for key in ("kind", "title", "created", "settings")}
+    about |= {"exported": time.time(), "rows": {name: len(rows) for name, rows in tables.items()}}
+    return about, tables
 
 
 def export(config: ExportConfig) -> dict[str, int]:
@@ -352,18 +339,15 @@ def export(config: ExportConfig) -> dict[str, int]:
     write_json(folder / STUDY_FILE, about)  # first, so that an interrupted export can be repeated
     for name, rows in tables.items():
         write_lines(folder / name, rows)
-    counts = {name: len(rows) for name, rows in tables.items()}
-    write_json(folder / STUDY_FILE, {**about, "exported": time.time(), "rows": counts})
-    return counts
+    return dict(about["rows"])
 
 
 def export_archive(connection: Connection) -> bytes:
     """The files of an export as a ZIP archive, for the browser."""
     about, tables = study_tables(connection)
-    counts = {name: len(rows) for name, rows in tables.items()}
     content = BytesIO()
     with ZipFile(content, "w", ZIP_DEFLATED) as archive:
-        archive.writestr(STUDY_FILE, json_line({**about, "exported": time.time(), "rows": counts}))
+        archive.writestr(STUDY_FILE, json_line(about))
         for name, rows in tables.items():
             archive.writestr(name, b"".join(map(json_line, rows)))
     return content.getvalue()
@@ -372,26 +356,11 @@ def export_archive(connection: Connection) -> bytes:
 def _replies(connection: Connection) -> Iterable[list[Any]]:
     """The replies of each assignment, by step, with their annotator and item."""
     rows = connection.execute(
-        sa.select(
-            ASSIGNMENT.c.id,
-            ASSIGNMENT.c.flipped,
-            ASSIGNMENT.c.revised,
-            ANNOTATOR.c.pseudonym,
-            ITEM.c.id.label("item"),
-            REPLY.c.step,
-            REPLY.c.fields,
-            REPLY.c.seconds,
-            REPLY.c.active,
-            REPLY.c.at,
-        )
-        .select_from(
-            REPLY.join(ASSIGNMENT, REPLY.c.assignment == ASSIGNMENT.c.id)
-            .join(ITEM, ASSIGNMENT.c.item == ITEM.c.id)
-            .join(ANNOTATOR, ASSIGNMENT.c.annotator == ANNOTATOR.c.id)
-        )
-        .order_by(ASSIGNMENT.c.id, REPLY.c.step)
+        sa.select(REPLY, ASSIGNMENT.c.item, ASSIGNMENT.c.flipped, ASSIGNMENT.c.revised, ANNOTATOR.c.pseudonym)
+        .select_from(REPLY.join(ASSIGNMENT).join(ANNOTATOR))
+        .order_by(REPLY.c.assignment, REPLY.c.step)
     ).all()
-    return (list(steps) for _, steps in groupby(rows, key=lambda r: r.id))
+    return (list(steps) for _, steps in groupby(rows, key=lambda row: row.assignment))
 
 
 def _items(connection: Connection) -> dict[int, Any]:
@@ -440,9 +409,7 @@ def collected_tables(connection: Connection) -> dict[str, list[Row]]:
     """A dataset: `pairs.jsonl` and `ratings.jsonl`; `records.jsonl` holds questions with wishes, for `prb build`."""
     posts: dict[str, list[Row]] = {}
     for pseudonym, text in connection.execute(
-        sa.select(ANNOTATOR.c.pseudonym, POST.c.text)
-        .join_from(POST, ANNOTATOR, POST.c.annotator == ANNOTATOR.c.id)
-        .order_by(POST.c.id)
+        sa.select(ANNOTATOR.c.pseudonym, POST.c.text).join_from(POST, ANNOTATOR).order_by(POST.c.id)
     ):
         profile = posts.setdefault(pseudonym, [])
         profile.append({"id": f"{pseudonym}-{len(profile) + 1}", "category": "", "text": text})

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from threading import Lock
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import sqlalchemy as sa
@@ -57,8 +56,6 @@ from prb.types import visible
 
 MAX_FIELDS = 10_000
 SIGN_INS_PER_MINUTE = 10
-TRACKED_KEYS = 10_000
-"""Rate limits forget idle keys when there are more."""
 ADMIN_SECONDS = 12 * 3600
 BOUND = 16
 """Characters of a hash that bind a session to a link or a password: a new one ends the session."""
@@ -81,8 +78,8 @@ MOST_QUESTIONS = 1000
 """Per participant: no person answers more, but a program might try."""
 MIN_POSTS, MAX_POSTS = 2, 10
 """That a participant gives."""
-ACCOUNT, STEPS, COLLECT = APIRouter(), APIRouter(), APIRouter()
-"""Joining and one's own data; the steps of an item; what only participants of a collection do."""
+PAGES, COLLECT = APIRouter(), APIRouter()
+"""What annotators and participants do; what only participants of a collection do."""
 Form = dict[str, str]
 Id = Annotated[int, Path(ge=0, lt=2**31)]
 """The range of an integer column in any database."""
@@ -96,23 +93,12 @@ class Refused(Exception):
         self.status, self.title, self.text = status, title, text
 
 
-class Visitor(NamedTuple):
-    """Whoever a session stands for."""
-
-    session: str
-    annotator: int | None
-    """`None`: the administrator."""
-    pseudonym: str = ""
-    consented: bool = False
-
-
 class Site:
     """A study being served: its database and templates, who is asking, and whether a form is genuine."""
 
     def __init__(self, database: Database, *, url: str = "") -> None:
         self.database = database
         self.url = url.rstrip("/")
-        self.sign_ins = RateLimit(SIGN_INS_PER_MINUTE)
         with database.read() as connection:
             study = study_row(connection)
         self.kind: str = study["kind"]
@@ -120,6 +106,7 @@ class Site:
         self.secret: str = study["secret"]
         self.settings: Mapping[str, Any] = study["settings"]
         self._forms = URLSafeSerializer(self.secret, salt="form")
+        self._attempts, self._attempts_since = Counter[str](), time.monotonic()
         self.templates = Environment(
             loader=PackageLoader("prb.study"),
             autoescape=True,
@@ -130,50 +117,65 @@ class Site:
         )
         self.templates.filters["visible"] = visible
 
-    def page(self, name: str, visitor: Visitor | None = None, status: int = 200, **fields: Any) -> HTMLResponse:
-        token = self._forms.dumps([visitor.session, time.time()]) if visitor else ""
-        rubric = self.settings.get("rubric", True)
-        practice = self.settings.get("practice", False)
-        common = {"title": self.title, "kind": self.kind, "rubric": rubric, "practice": practice}
-        common |= {"token": token, "notice": "", "contact": self.settings.get("contact", "")}
+    def page(self, request: Request, name: str, status: int = 200, **fields: Any) -> HTMLResponse:
+        common = {
+            "title": self.title,
+            "kind": self.kind,
+            "rubric": self.settings.get("rubric", True),
+            "practice": self.settings.get("practice", False),
+            "contact": self.settings.get("contact", ""),
+            "token": self._forms.dumps([request.scope.get("session", {}).get("key"), time.time()]),
+            "notice": "",
+        }
         return HTMLResponse(self.templates.get_template(name).render(**{**common, **fields}), status)
 
-    def administrator(self, request: Request, form: Form | None = None) -> Visitor:
+    def administrator(self, request: Request, form: Form | None = None) -> None:
+        """Refuses everybody else and, if there is a form, one that is not from our page."""
         session = request.session
         with self.database.read() as connection:
             password = sha256(study_row(connection)["admin_hash"])[:BOUND]
         if session.get("admin") != password or time.time() > session.get("admin_until", 0):
             raise Refused(401, "Please sign in")
-        return self._checked(Visitor(session["key"], None), form)
+        if form is not None:
+            self.form_age(request, form)
 
-    def annotator(self, request: Request, form: Form | None = None) -> tuple[Visitor, int]:
-        """Whoever is signed in and, if there is a form, sent it from our page."""
+    def annotator(self, request: Request, form: Form | None = None) -> Any:
+        """The row of whoever is signed in and, if there is a form, sent it from our page."""
         session = request.session
         with self.database.read() as connection:
             row = connection.execute(sa.select(ANNOTATOR).where(ANNOTATOR.c.id == session.get("annotator", -1))).first()
         if row is None or not row.token_hash or row.token_hash[:BOUND] != session.get("link"):
             raise Refused(401, "Please open your invitation link")
-        visitor = Visitor(session["key"], row.id, row.pseudonym, row.consented is not None)
-        return self._checked(visitor, form), row.id
-
-    def _checked(self, visitor: Visitor, form: Form | None) -> Visitor:
         if form is not None:
-            self.form_age(visitor, form)
-        return visitor
+            self.form_age(request, form)
+        return row
 
-    def form_age(self, visitor: Visitor, form: Form) -> float:
+    def working(self, request: Request, form: Form | None = None) -> Any:
+        """The same, if the study is open and they have given their consent."""
+        annotator = self.annotator(request, form)
+        with self.database.read() as connection:
+            self.check_open(connection)
+        if self.settings["consent"] and annotator.consented is None:
+            raise Refused(403, "Please give your consent first")
+        return annotator
+
+    def form_age(self, request: Request, form: Form) -> float:
         """Seconds since the page of this form was made; refuses a form that is not from our page."""
         try:
             session, made = self._forms.loads(form.get("token", ""))
         except (BadSignature, UnicodeError):
-            session, made = "", 0.0
-        if session != visitor.session:
+            session, made = None, 0.0
+        if session is None or session != request.session.get("key"):
             raise Refused(403, "This form has expired", "Go back, reload the page and send it again.")
         return max(0.0, time.time() - float(made))
 
     def limit_sign_ins(self, request: Request) -> None:
         """Passwords and links can be guessed, so attempts are limited per address."""
-        if not self.sign_ins.allows(request.client.host if request.client else ""):
+        if time.monotonic() - self._attempts_since >= 60:
+            self._attempts, self._attempts_since = Counter(), time.monotonic()
+        address = request.client.host if request.client else ""
+        self._attempts[address] += 1
+        if self._attempts[address] > SIGN_INS_PER_MINUTE:
             raise Refused(429, "Too many attempts", "Wait a minute, then try again.")
 
     def check_open(self, connection: Connection) -> None:
@@ -182,11 +184,8 @@ class Site:
         if state in STOPPED:
             raise Refused(503, *STOPPED[state])
 
-    def address(self, request: Request) -> str:
-        return self.url or str(request.base_url).rstrip("/")
-
     def sign_in(self, request: Request, annotator: int | None) -> Response:
-        """A new session, bound to the link or the password it was opened with."""
+        """A new session, bound to the link or (`None`: the administrator) the password it was opened with."""
         with self.database.write() as connection:
             if annotator is None:
                 bound = sha256(study_row(connection)["admin_hash"])
@@ -204,26 +203,16 @@ async def served_site(request: Request) -> Site:
     return site
 
 
-ServedSite = Annotated[Site, Depends(served_site)]
-
-
-def redirect(path: str) -> RedirectResponse:
-    return RedirectResponse(path, 303)
-
-
-def is_own_form(request: Request) -> bool:
-    """Whether a form comes from our pages: as the browser says, or in older browsers by its origin."""
-    fetched_from = request.headers.get("sec-fetch-site")
-    if fetched_from is not None:
-        return fetched_from in ("same-origin", "none")
-    origin = request.headers.get("origin", request.headers.get("referer"))
-    public = urlsplit(request.app.state.site.url).netloc
-    return origin is None or urlsplit(origin).netloc in {request.headers.get("host"), public} - {""}
-
-
 async def read_form(request: Request) -> Form:
     """A posted form from our own pages; anything else is refused before it is read."""
-    if not is_own_form(request):
+    fetched_from = request.headers.get("sec-fetch-site")
+    if fetched_from is not None:
+        own = fetched_from in ("same-origin", "none")
+    else:  # an older browser, or none
+        origin = request.headers.get("origin", request.headers.get("referer"))
+        public = urlsplit(request.app.state.site.url).netloc
+        own = origin is None or urlsplit(origin).netloc in {request.headers.get("host"), public} - {""}
+    if not own:
         raise Refused(403, "This form came from another site")
     try:
         body = (await request.body()).decode()
@@ -234,36 +223,22 @@ async def read_form(request: Request) -> Form:
     return {key: value.replace("\0", "\ufffd").replace("\r\n", "\n") for key, value in pairs}
 
 
+ServedSite = Annotated[Site, Depends(served_site)]
 Posted = Annotated[Form, Depends(read_form)]
 
 
-@dataclass
-class RateLimit:
-    """At most `per_minute` attempts per key in any minute."""
-
-    per_minute: int
-    _attempts: dict[str, list[float]] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
-
-    def allows(self, key: str) -> bool:
-        now = time.monotonic()
-        with self._lock:
-            if len(self._attempts) > TRACKED_KEYS:
-                self._attempts = {k: times for k, times in self._attempts.items() if now - times[-1] < 60}
-            recent = [at for at in self._attempts.get(key, ()) if now - at < 60]
-            allowed = len(recent) < self.per_minute
-            self._attempts[key] = [*recent, now] if allowed else recent
-            return allowed
+def redirect(path: str) -> RedirectResponse:
+    return RedirectResponse(path, 303)
 
 
 # --- joining, leaving, one's own data ---
-@ACCOUNT.get("/")
+@PAGES.get("/")
 def home(request: Request, site: ServedSite) -> Response:
     if "annotator" in request.session:
         return redirect("/task")
     text = "You received a personal link from whoever runs this study. It signs you in and brings you back to "
     text += "where you left off."
-    return site.page("message.html", heading="Please open your invitation link", text=text)
+    return site.page(request, "message.html", heading="Please open your invitation link", text=text)
 
 
 def invited_annotator(request: Request, site: Site, token: str) -> int:
@@ -275,16 +250,16 @@ def invited_annotator(request: Request, site: Site, token: str) -> int:
     return int(annotator)
 
 
-@ACCOUNT.get("/join/{token}")
+@PAGES.get("/join/{token}")
 def welcome(request: Request, site: ServedSite, token: str) -> Response:
     """A page with a button, not a redirect: programs that preview links must not sign anybody in."""
     annotator = invited_annotator(request, site, token)
     with site.database.read() as connection:
         done, total = progress(connection, annotator)
-    return site.page("welcome.html", action="/join", fields={"invitation": token}, done=done, total=total)
+    return site.page(request, "welcome.html", action="/join", fields={"invitation": token}, done=done, total=total)
 
 
-@ACCOUNT.post("/join")
+@PAGES.post("/join")
 def join(request: Request, site: ServedSite, form: Posted) -> Response:
     return site.sign_in(request, invited_annotator(request, site, form.get("invitation", "")))
 
@@ -302,7 +277,7 @@ def external_id(request: Request, site: Site, token: str, given: str) -> str:
     return given.strip()
 
 
-@ACCOUNT.get("/take/{token}")
+@PAGES.get("/take/{token}")
 def welcome_public(request: Request, site: ServedSite, token: str) -> Response:
     query = request.query_params
     external = external_id(request, site, token, query.get("PROLIFIC_PID", query.get("id", "")))
@@ -310,22 +285,21 @@ def welcome_public(request: Request, site: ServedSite, token: str) -> Response:
         annotator = connection.scalar(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.external_id == external))
         seat = annotator or connection.scalar(sa.select(ANNOTATOR.c.id).order_by(ANNOTATOR.c.id))
         done, total = progress(connection, seat or 0)
-    fields = {"public": token, "external": external}
-    return site.page("welcome.html", action="/take", fields=fields, done=done if annotator else 0, total=total)
+    fields, done = {"public": token, "external": external}, done if annotator else 0
+    return site.page(request, "welcome.html", action="/take", fields=fields, done=done, total=total)
 
 
-@ACCOUNT.post("/take")
+@PAGES.post("/take")
 def take(request: Request, site: ServedSite, form: Posted) -> Response:
     """Sign in under an external id; a new one gets the next free place."""
     external = external_id(request, site, form.get("public", ""), form.get("external", ""))
+    known = sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.external_id == external)
+    free = sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.external_id.is_(None), ANNOTATOR.c.token_hash.is_not(None))
     with site.database.write() as connection:
-        known = sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.external_id == external)
-        free = sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.external_id.is_(None), ANNOTATOR.c.token_hash.is_not(None))
+        connection.execute(sa.select(STUDY.c.id).with_for_update())  # two newcomers must not get the same place
         annotator = connection.scalar(known)
         if annotator is None:
-            connection.execute(sa.select(STUDY.c.id).with_for_update())  # two newcomers must not get the same place
-            annotator = connection.scalar(known)
-            annotator = connection.scalar(free.order_by(ANNOTATOR.c.id).limit(1)) if annotator is None else annotator
+            annotator = connection.scalar(free.order_by(ANNOTATOR.c.id).limit(1))
             if annotator is None:
                 raise Refused(409, "This study is full", "All places are taken. Thank you for your interest.")
             connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(external_id=external))
@@ -333,87 +307,77 @@ def take(request: Request, site: ServedSite, form: Posted) -> Response:
     return site.sign_in(request, annotator)
 
 
-@ACCOUNT.post("/leave")
+@PAGES.post("/leave")
 def leave(request: Request, site: ServedSite, form: Posted) -> Response:
     site.annotator(request, form)
     request.session.pop("annotator")
     return redirect("/")
 
 
-def data_page(site: Site, connection: Connection, visitor: Visitor, annotator: int, wrong: str = "") -> Response:
-    stored, consent = stored_data(connection, annotator), site.settings["consent"]
-    return site.page("data.html", visitor, 422 if wrong else 200, stored=stored, consent=consent, wrong=wrong)
-
-
-@ACCOUNT.get("/data")
-def data(request: Request, site: ServedSite) -> Response:
-    visitor, annotator = site.annotator(request)
+def data_page(request: Request, site: Site, wrong: str = "") -> Response:
+    annotator = site.annotator(request)
     with site.database.read() as connection:
-        return data_page(site, connection, visitor, annotator)
+        stored = stored_data(connection, annotator.id)
+    shown = {"stored": stored, "pseudonym": annotator.pseudonym, "consent": site.settings["consent"]}
+    return site.page(request, "data.html", 422 if wrong else 200, **shown, wrong=wrong)
 
 
-@ACCOUNT.post("/data/delete")
+@PAGES.get("/data")
+def data(request: Request, site: ServedSite) -> Response:
+    return data_page(request, site)
+
+
+@PAGES.post("/data/delete")
 def delete(request: Request, site: ServedSite, form: Posted) -> Response:
-    visitor, annotator = site.annotator(request, form)
+    annotator = site.annotator(request, form)
     if form.get("sure") != "yes":
-        with site.database.read() as connection:
-            return data_page(site, connection, visitor, annotator, "Tick the box first: this cannot be undone.")
+        return data_page(request, site, "Tick the box first: this cannot be undone.")
     with site.database.write() as connection:
-        delete_data(connection, annotator)
+        delete_data(connection, annotator.id)
     site.database.scrub()
     request.session.clear()
     text = "Everything you gave has been removed, and your link no longer works. Thank you for your time."
-    return site.page("message.html", heading="Your data is deleted", text=text)
+    return site.page(request, "message.html", heading="Your data is deleted", text=text)
 
 
-@ACCOUNT.post("/consent")
+@PAGES.post("/consent")
 def consent(request: Request, site: ServedSite, form: Posted) -> Response:
-    visitor, annotator = site.annotator(request, form)
+    annotator = site.annotator(request, form)
     if form.get("agree") != "yes":
         wrong = "To take part, tick the box. If you prefer not to, close this page: nothing is stored."
-        return site.page("consent.html", visitor, 422, text=site.settings["consent"], wrong=wrong)
+        return site.page(request, "consent.html", 422, text=site.settings["consent"], wrong=wrong)
     with site.database.write() as connection:
-        connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(consented=time.time()))
-        log(connection, "consented", annotator=annotator)
+        connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator.id).values(consented=time.time()))
+        log(connection, "consented", annotator=annotator.id)
     return redirect("/task")
 
 
 # --- the steps of an item ---
-def working(site: Site, request: Request, form: Form | None = None) -> tuple[Visitor, int]:
-    """The annotator, if the study is open and they have given their consent."""
-    visitor, annotator = site.annotator(request, form)
-    with site.database.read() as connection:
-        site.check_open(connection)
-    if site.settings["consent"] and not visitor.consented:
-        raise Refused(403, "Please give your consent first")
-    return visitor, annotator
-
-
-@STEPS.get("/task")
+@PAGES.get("/task")
 def task(request: Request, site: ServedSite, notice: str = "") -> Response:
-    visitor, annotator = site.annotator(request)
+    annotator = site.annotator(request)
     with site.database.read() as connection:
         site.check_open(connection)
-        if site.settings["consent"] and not visitor.consented:
-            return site.page("consent.html", visitor, text=site.settings["consent"], wrong="")
-        if site.kind == "collect" and len(posts_of(connection, annotator)) < MIN_POSTS:
+        if site.settings["consent"] and annotator.consented is None:
+            return site.page(request, "consent.html", text=site.settings["consent"], wrong="")
+        if site.kind == "collect" and len(posts_of(connection, annotator.id)) < MIN_POSTS:
             return redirect("/posts")
-        now = current_step(connection, annotator, site.kind)
-        done, total = progress(connection, annotator)
+        now = current_step(connection, annotator.id, site.kind)
+        done, total = progress(connection, annotator.id)
         if now is None and site.kind == "collect" and not total:
             return redirect("/questions")
         if now is None:
-            completion = site.settings.get("completion", "")
-            counts = {"done": done, "total": total, "completion": completion, "notice": NOTICES.get(notice, "")}
-            return site.page("finished.html", visitor, place=END, **counts)
-        undone = undone_reply(connection, annotator, now) if notice == "undone" else {}
-    values = letter_reply(undone, visitor.pseudonym, now.content) if site.kind == "collect" else undone
-    return item_page(site, visitor, now, values, notice=notice)
+            shown = {"done": done, "total": total, "completion": site.settings.get("completion", "")}
+            return site.page(request, "finished.html", place=END, notice=NOTICES.get(notice, ""), **shown)
+        undone = undone_reply(connection, annotator.id, now) if notice == "undone" else {}
+    values = letter_reply(undone, annotator.pseudonym, now.content) if site.kind == "collect" else undone
+    return item_page(request, site, annotator.pseudonym, now, values, notice=notice)
 
 
 def item_page(
+    request: Request,
     site: Site,
-    visitor: Visitor,
+    pseudonym: str,
     now: CurrentStep,
     values: Mapping[str, Any],
     *,
@@ -426,11 +390,11 @@ def item_page(
     if site.kind == "validate":
         shown = answers[::-1] if now.flipped else answers
     else:
-        shown = [answers[n] for n in shown_order(visitor.pseudonym, now.content)] if now.step == 2 else []
+        shown = [answers[n] for n in shown_order(pseudonym, now.content)] if now.step == 2 else []
     texts = dict(zip(letters(len(shown)), shown, strict=True))
     return site.page(
+        request,
         f"{site.kind}.html",
-        visitor,
         422 if wrong else 200,
         now=now,
         item=now.content,
@@ -444,78 +408,94 @@ def item_page(
     )
 
 
-@STEPS.post("/task/{assignment}/{step}")
+@PAGES.post("/task/{assignment}/{step}")
 def reply(request: Request, site: ServedSite, assignment: Id, step: Id, form: Posted) -> Response:
-    visitor, annotator = working(site, request)
+    annotator = site.working(request)
     with site.database.read() as connection:
-        content = assigned_content(connection, annotator, assignment)
-        now = current_step(connection, annotator, site.kind)
+        content = assigned_content(connection, annotator.id, assignment)
+        now = current_step(connection, annotator.id, site.kind)
     if content is None:
         raise Refused(404, "There is nothing here")
     given, wrong = check_reply(form_fields(site.kind, step, content), form)
     if not wrong:
-        saved = numbered_reply(given, visitor.pseudonym, content) if site.kind == "collect" else given
-        return save(site, visitor, (assignment, step), saved, form, last=step >= step_count(site.kind, content))
+        saved = numbered_reply(given, annotator.pseudonym, content) if site.kind == "collect" else given
+        last = step >= step_count(site.kind, content)
+        return save(request, site, annotator.id, (assignment, step), saved, form, last=last)
     if now is None or (now.assignment, now.step) != (assignment, step):
         return redirect("/task?notice=kept")
-    return item_page(site, visitor, now, form, wrong=wrong)
+    return item_page(request, site, annotator.pseudonym, now, form, wrong=wrong)
 
 
-@STEPS.post("/skip/{assignment}/{step}")
+@PAGES.post("/skip/{assignment}/{step}")
 def skip(request: Request, site: ServedSite, assignment: Id, step: Id, form: Posted) -> Response:
-    visitor, _ = working(site, request)
+    annotator = site.working(request)
     reason, words = form.get("reason", ""), form.get("words", "").strip()
     if reason not in SKIP_REASONS:
         raise Refused(422, "Why skip it?", "Go back and choose a reason.")
     if len(words) > MAX_SKIP_WORDS:
         raise Refused(422, "Your explanation is too long", too_long(words, MAX_SKIP_WORDS))
-    return save(site, visitor, (assignment, step), {"skip": reason, "words": words}, form, last=True)
+    return save(request, site, annotator.id, (assignment, step), {"skip": reason, "words": words}, form, last=True)
 
 
 def save(
-    site: Site, visitor: Visitor, place: tuple[int, int], reply: Mapping[str, Any], form: Form, *, last: bool
+    request: Request,
+    site: Site,
+    annotator: int,
+    place: tuple[int, int],
+    reply: Mapping[str, Any],
+    form: Form,
+    *,
+    last: bool,
 ) -> Response:
     """Store a reply to (assignment, step) and go to the next one."""
-    assert visitor.annotator is not None
-    age = site.form_age(visitor, form)
+    age = site.form_age(request, form)
     try:
         active = max(0.0, min(float(form.get("active", "")), age))  # as the browser counted it
     except ValueError:
         active = None
     with site.database.write() as connection:
-        stored = store_reply(connection, visitor.annotator, *place, reply, last=last, seconds=age, active=active)
+        stored = store_reply(connection, annotator, *place, reply, last=last, seconds=age, active=active)
     if stored == "missing":
         raise Refused(404, "There is nothing here")
     return redirect("/task?notice=kept" if stored == "kept" else "/task")
 
 
-@STEPS.post("/undo")
+@PAGES.post("/undo")
 def undo(request: Request, site: ServedSite, form: Posted) -> Response:
-    _, annotator = working(site, request, form)
+    annotator = site.working(request, form)
     with site.database.write() as connection:
-        now = current_step(connection, annotator, site.kind)
+        now = current_step(connection, annotator.id, site.kind)
         if form.get("from") != (now.place if now else END):  # a second click, or another tab
             return redirect("/task")
-        undone = undo_reply(connection, annotator)
+        undone = undo_reply(connection, annotator.id)
     return redirect(f"/task?notice={'undone' if undone else 'nothing'}")
 
 
 # --- collecting: posts and questions ---
-def posts_page(site: Site, visitor: Visitor, annotator: int, *, draft: str = "", wrong: str = "") -> Response:
+def posts_of(connection: Connection, annotator: int) -> list[Any]:
+    return list(connection.execute(sa.select(POST).where(POST.c.annotator == annotator).order_by(POST.c.id)).all())
+
+
+def lock_annotator(connection: Connection, annotator: int) -> None:
+    """A double click waits for the first one and then sees what it did."""
+    connection.execute(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.id == annotator).with_for_update())
+
+
+def posts_page(request: Request, site: Site, annotator: int, *, draft: str = "", wrong: str = "") -> Response:
     with site.database.read() as connection:
         posts = posts_of(connection, annotator)
-    limits = {"least": MIN_POSTS, "most": MAX_POSTS}
-    return site.page("posts.html", visitor, 422 if wrong else 200, posts=posts, draft=draft, wrong=wrong, **limits)
+    shown = {"posts": posts, "least": MIN_POSTS, "most": MAX_POSTS, "draft": draft, "wrong": wrong}
+    return site.page(request, "posts.html", 422 if wrong else 200, **shown)
 
 
 @COLLECT.get("/posts")
 def posts(request: Request, site: ServedSite) -> Response:
-    return posts_page(site, *working(site, request))
+    return posts_page(request, site, site.working(request).id)
 
 
 @COLLECT.post("/posts")
 def add_post(request: Request, site: ServedSite, form: Posted) -> Response:
-    visitor, annotator = working(site, request, form)
+    annotator = site.working(request, form).id
     text = form.get("text", "").strip()
     with site.database.write() as connection:
         lock_annotator(connection, annotator)
@@ -531,33 +511,42 @@ def add_post(request: Request, site: ServedSite, form: Posted) -> Response:
             row = {"annotator": annotator, "digest": sha256(text), "text": text, "at": time.time()}
             connection.execute(sa.insert(POST).values(**row))
             log(connection, "post added", annotator=annotator)
-    return posts_page(site, visitor, annotator, draft=text, wrong=wrong) if wrong else redirect("/posts")
+    return posts_page(request, site, annotator, draft=text, wrong=wrong) if wrong else redirect("/posts")
 
 
 @COLLECT.post("/posts/{post}/remove")
 def remove_post(request: Request, site: ServedSite, post: Id, form: Posted) -> Response:
-    _, annotator = working(site, request, form)
+    annotator = site.working(request, form).id
     with site.database.write() as connection:
         connection.execute(sa.delete(POST).where(POST.c.id == post, POST.c.annotator == annotator))
         log(connection, "post removed", annotator=annotator)
     return redirect("/posts")
 
 
-def questions_page(site: Site, visitor: Visitor, annotator: int, *, own: str = "", wrong: str = "") -> Response:
+def offered_questions(connection: Connection, annotator: int) -> list[Any]:
+    """Questions this participant has not taken, the least taken first; ties in an order that differs between them."""
+    taken = sa.select(ASSIGNMENT.c.item).where(ASSIGNMENT.c.annotator == annotator)
+    takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
+    free = sa.select(ITEM.c.id, ITEM.c.content, takers).where(ITEM.c.owner.is_(None), ITEM.c.id.not_in(taken))
+    return sorted(connection.execute(free).all(), key=lambda r: (r.takers, draw(0, "offer", annotator, r.id)))
+
+
+def questions_page(request: Request, site: Site, annotator: int, *, own: str = "", wrong: str = "") -> Response:
     with site.database.read() as connection:
         offered, (_, taken) = offered_questions(connection, annotator), progress(connection, annotator)
-    fields = {"offered": offered[:OFFERED], "taken": taken, "own": own, "wrong": wrong}
-    return site.page("questions.html", visitor, 422 if wrong else 200, **fields)
+    shown = {"offered": offered[:OFFERED], "taken": taken, "own": own, "wrong": wrong}
+    return site.page(request, "questions.html", 422 if wrong else 200, **shown)
 
 
 @COLLECT.get("/questions")
 def questions(request: Request, site: ServedSite) -> Response:
-    return questions_page(site, *working(site, request))
+    return questions_page(request, site, site.working(request).id)
 
 
 @COLLECT.post("/questions")
 def take_questions(request: Request, site: ServedSite, form: Posted) -> Response:
-    visitor, annotator = working(site, request, form)
+    """A question of one's own has no answers, so only step 1 is asked."""
+    annotator = site.working(request, form).id
     own = form.get("own", "").strip()
     with site.database.write() as connection:
         lock_annotator(connection, annotator)
@@ -572,38 +561,13 @@ def take_questions(request: Request, site: ServedSite, form: Posted) -> Response
             wrong = f"You can take {MOST_QUESTIONS - taken} more in this study."
         else:
             if own:
-                items.append(ask_question(connection, annotator, own))
+                key, content = f"own-{secrets.token_hex(8)}", {"question": own, "answers": [], "category": ""}
+                row = {"key": key, "cluster": key, "is_check": False, "owner": annotator, "content": content}
+                items.append(connection.scalar(sa.insert(ITEM).values(**row).returning(ITEM.c.id)))
             rows = [
                 {"annotator": annotator, "item": item, "position": taken + n, "flipped": False}
                 for n, item in enumerate(items)
             ]
             connection.execute(sa.insert(ASSIGNMENT), rows)
             log(connection, "questions taken", annotator=annotator, items=items)
-    return questions_page(site, visitor, annotator, own=own, wrong=wrong) if wrong else redirect("/task")
-
-
-def lock_annotator(connection: Connection, annotator: int) -> None:
-    """A double click waits for the first one and then sees what it did."""
-    connection.execute(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.id == annotator).with_for_update())
-
-
-def posts_of(connection: Connection, annotator: int) -> list[Any]:
-    return list(connection.execute(sa.select(POST).where(POST.c.annotator == annotator).order_by(POST.c.id)).all())
-
-
-def offered_questions(connection: Connection, annotator: int) -> list[Any]:
-    """Questions this participant has not taken, the least taken first; ties in an order that differs between them."""
-    taken = sa.select(ASSIGNMENT.c.item).where(ASSIGNMENT.c.annotator == annotator)
-    takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
-    free = sa.select(ITEM.c.id, ITEM.c.content, takers).where(ITEM.c.owner.is_(None), ITEM.c.id.not_in(taken))
-    return sorted(connection.execute(free).all(), key=lambda r: (r.takers, draw(0, "offer", annotator, r.id)))
-
-
-def ask_question(connection: Connection, annotator: int, question: str) -> int:
-    """Add a participant's own question; it has no answers, so only step 1 is asked."""
-    content = {"question": question, "answers": [], "category": ""}
-    key = f"own-{secrets.token_hex(8)}"
-    row = {"key": key, "cluster": key, "is_check": False, "owner": annotator, "content": content}
-    inserted = connection.execute(sa.insert(ITEM).values(**row)).inserted_primary_key
-    assert inserted is not None
-    return int(inserted[0])
+    return questions_page(request, site, annotator, own=own, wrong=wrong) if wrong else redirect("/task")

@@ -78,10 +78,10 @@ def study_data(inputs: Inputs) -> list[DataFile] | None:
 
 def _study(result: Result) -> Result:
     """The whole result, with its verdicts in words."""
-    from prb.study.agreement import SENTENCES, verdict
+    from prb.study.agreement import claims, verdict
 
     lines = verdict(result)
-    gates = [{"name": name, "holds": result["verdicts"][name], "says": say(result)} for name, say in SENTENCES.items()]
+    gates = [{"name": n, "holds": result["verdicts"][n], "says": says} for n, says in claims(result).items()]
     return {**result, "gates": gates, "basis": lines[0], "next": lines[-1]}
 
 

@@ -1,7 +1,0 @@
-"""${message}"""
-
-revision = ${repr(up_revision)}
-down_revision = ${repr(down_revision)}
-
-
-def upgrade() -> None: ...
