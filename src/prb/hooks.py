@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +60,8 @@ class RunResult:
 Event = Literal["on_run_start", "on_batch", "on_result"]
 HOOKS: Registry[object] = Registry("hook", package="prb.hooks", group="prb.hooks")
 PROJECT = "personalized-rewardbench"
-PARTS = ("value", "low", "high", "p")
-_UNUSUAL = re.compile(r"[^\w\-. /:]")
+PARTS = {"value": "", "low": "_low", "high": "_high", "p": "_p"}
+"""Of an estimate, and what each adds to its name."""
 
 
 @config
@@ -95,16 +95,16 @@ class Hooks:
                 print(visible(warning), file=sys.stderr)  # noqa: T201 - also where no progress is shown
 
 
-# --- experiment trackers: settings when a run begins, accuracy so far after every batch, all estimates at its end ---
-class Running:
-    """Numbers of a run so far, by name."""
+# --- experiment trackers ---
+class Tracker:
+    """Logs accuracy so far after every batch, and all estimates at the end of a run."""
 
     def __init__(self) -> None:
-        self._credit: dict[str, list[float]] = {}
-        self._spent: dict[str, dict[str, float]] = {}
         self.rows = 0
+        self._credits: dict[str, list[float]] = {}
+        self._spent: dict[str, dict[str, float]] = {}
 
-    def add(self, batch: Batch) -> dict[str, float]:
+    def so_far(self, batch: Batch) -> dict[str, float]:
         """The metrics of a model after a batch; failures are counted and never averaged."""
         spent = self._spent.setdefault(batch.model, {"failed": 0, "tokens": 0, "cost": 0.0})
         metrics: dict[str, float] = {}
@@ -114,10 +114,10 @@ class Running:
             spent["cost"] += outcome.cost
             if outcome.credit is not None:
                 name = metric_name(batch.model, outcome.condition, "accuracy so far")
-                sums = self._credit.setdefault(name, [0.0, 0])
-                sums[0] += outcome.credit
-                sums[1] += 1
-                metrics[name] = sums[0] / sums[1]
+                credit = self._credits.setdefault(name, [0.0, 0])
+                credit[0] += outcome.credit
+                credit[1] += 1
+                metrics[name] = credit[0] / credit[1]
         self.rows += len({outcome.pair for outcome in batch.outcomes})
         metrics |= {metric_name(batch.model, name): value for name, value in spent.items()}
         return metrics | {metric_name(batch.model, "rows"): batch.done}
@@ -125,32 +125,30 @@ class Running:
 
 def metric_name(*parts: str) -> str:
     """As all trackers accept it: `embedding_encoder_minilm/profile/accuracy`."""
-    return "/".join(_UNUSUAL.sub("_", part.replace("/", "_")) for part in parts)
+    return "/".join(re.sub(r"[^\w\-. :]", "_", part) for part in parts)
 
 
 def final_metrics(summary: Mapping[str, Any]) -> dict[str, float]:
     """Every estimate of a summary with its interval, by model, condition and name."""
-    metrics: dict[str, float] = {}
-    for row in summary["results"]:
-        metrics |= {metric_name(row["model"], row["condition"], name): value for name, value in _numbers(row)}
-    for row in summary["contrasts"]:
-        metrics |= {metric_name(row["model"], name): value for name, value in _numbers({row["kind"]: row})}
-    return metrics
+    estimates = {
+        (row["model"], row["condition"], name): entry for row in summary["results"] for name, entry in row.items()
+    }
+    estimates |= {(row["model"], row["kind"]): row for row in summary["contrasts"]}
+    return {
+        metric_name(*place, name + suffix): entry[part]
+        for (*place, name), entry in estimates.items()
+        if isinstance(entry, Mapping) and "value" in entry
+        for part, suffix in PARTS.items()
+        if entry.get(part) is not None
+    }
 
 
-def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, entry in row.items():
-        if isinstance(entry, Mapping) and "value" in entry:
-            values = ((name if part == "value" else f"{name}_{part}", entry.get(part)) for part in PARTS)
-            yield from ((key, value) for key, value in values if value is not None)
-
-
-class WandbLike:
+class WandbLike(Tracker):
     """wandb, and trackio, which has the same functions."""
 
     def __init__(self, module: Any, **options: Any) -> None:
+        super().__init__()
         self._module, self._options = module, {key: value for key, value in options.items() if value is not None}
-        self._running = Running()
         self._run: Any = None
 
     def on_run_start(self, run: RunStart) -> None:
@@ -158,8 +156,7 @@ class WandbLike:
         self._run = self._module.init(config=about, **{"name": run.folder.name, **self._options})
 
     def on_batch(self, batch: Batch) -> None:
-        metrics = self._running.add(batch)
-        self._run.log({**metrics, "rows": self._running.rows})  # without a step: with one, wandb waits for the next
+        self._run.log({**self.so_far(batch), "rows": self.rows})  # without a step: with one, wandb waits for the next
 
     def on_result(self, result: RunResult) -> None:
         self._run.log(final_metrics(result.summary))
@@ -184,12 +181,12 @@ def trackio(project: str = PROJECT, name: str | None = None, space_id: str | Non
     return WandbLike(module, project=project, name=name, space_id=space_id, embed=False)
 
 
-class Mlflow:
+class Mlflow(Tracker):
     """An MLflow run through its client, so the active run of the process is left alone."""
 
     def __init__(self, client: Any, experiment: str, name: str | None) -> None:
+        super().__init__()
         self._client, self._experiment, self._name = client, experiment, name
-        self._running = Running()
         self._run = ""
 
     def on_run_start(self, run: RunStart) -> None:
@@ -201,7 +198,7 @@ class Mlflow:
             self._client.log_param(self._run, key, str(value)[:500])
 
     def on_batch(self, batch: Batch) -> None:
-        self._log(self._running.add(batch))
+        self._log(self.so_far(batch))
 
     def on_result(self, result: RunResult) -> None:
         self._log(final_metrics(result.summary))
@@ -210,7 +207,7 @@ class Mlflow:
 
     def _log(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            self._client.log_metric(self._run, name, value, step=self._running.rows)
+            self._client.log_metric(self._run, name, value, step=self.rows)
 
 
 @HOOKS.register("mlflow")

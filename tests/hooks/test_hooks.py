@@ -10,7 +10,7 @@ import pytest
 
 from prb.errors import BadInput, MissingExtra, UnknownName
 from prb.evaluation.run import evaluate
-from prb.hooks import Batch, Hooks, Running, RunResult, RunStart, final_metrics, metric_name
+from prb.hooks import Batch, Hooks, RunResult, RunStart, Tracker, final_metrics, metric_name
 from prb.types import Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length, recording, same_files, settings
@@ -107,10 +107,10 @@ def test_failures_are_counted_and_never_averaged(write_jsonl: Write, tmp_path: P
     done = evaluate(
         settings(data, tmp_path / "run", batch=2, condition=("none",)), models={"mine": model}, hooks=[diary]
     )
-    running = Running()
-    metrics = [running.add(entry) for entry in diary.entries if isinstance(entry, Batch)][-1]
+    tracker = Tracker()
+    metrics = [tracker.so_far(entry) for entry in diary.entries if isinstance(entry, Batch)][-1]
     assert metrics["mine/none/accuracy so far"] == done.summary["results"][0]["accuracy"]["value"] == 0
-    assert (metrics["mine/failed"], metrics["mine/rows"], running.rows) == (1, 4, 4)
+    assert (metrics["mine/failed"], metrics["mine/rows"], tracker.rows) == (1, 4, 4)
 
 
 def test_final_metrics_are_the_estimates_of_the_summary(write_jsonl: Write, tmp_path: Path) -> None:

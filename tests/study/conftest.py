@@ -14,13 +14,15 @@ from typing import Any
 
 import argon2
 import pytest
+import sqlalchemy as sa
 import uvicorn
 from starlette.testclient import TestClient
 
 from prb.study.app import make_app
-from prb.study.config import NewConfig
+from prb.study.config import Judgment, NewConfig
 from prb.study.database import Database, open_study
 from prb.study.design import PRACTICE, NewStudy, new_study
+from prb.study.judgments import judgments
 from prb.study.site import Site
 from tests.conftest import make_row, make_twins
 
@@ -65,6 +67,14 @@ class Study:
             finally:
                 server.should_exit = True
                 thread.join()
+
+    def count(self, table: sa.Table) -> int:
+        with self.database.read() as connection:
+            return connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0
+
+    def judgments(self) -> list[Judgment]:
+        with self.database.read() as connection:
+            return judgments(connection)
 
     def admin(self) -> Person:
         person = self.person(join=False)

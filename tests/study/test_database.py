@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from prb.errors import BadInput, RunConflict, redact_options
+from prb.errors import BadInput, RunConflict
 from prb.study.config import ExportConfig, NewConfig
 from prb.study.database import ANNOTATOR, METADATA, REPLY, SCHEMA, STUDY, VERSION, Database, open_study
 from prb.study.design import new_study
@@ -100,8 +100,7 @@ def test_a_double_click_is_one_vote(make: Make, where: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda _: person.send(action, BEFORE).headers["location"], range(8)))
     assert set(replies) == {"/task"}
-    with study.database.read() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(REPLY)) == 1
+    assert study.count(REPLY) == 1
 
 
 def test_delete_my_data_leaves_nothing_anywhere(make: Make, where: str, tmp_path: Path) -> None:
@@ -163,26 +162,19 @@ def test_what_is_no_study_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert text.read_text() == "hello " * 100
 
 
-def test_other_databases_and_broken_addresses_are_refused() -> None:
-    with pytest.raises(BadInput, match="a SQLite file or in PostgreSQL, not in mysql"):
-        Database("mysql://root@localhost/x")
-    with pytest.raises(BadInput, match="is not a database URL"):
-        Database("postgresql://user:geheim@host:port:port/x")
-    with pytest.raises(BadInput, match="cannot be opened") as raised:
-        open_study("postgresql://user:geheim@127.0.0.1:1/x")
-    assert "geheim" not in str(raised.value)
-    for url in (
-        "postgresql://user:geheim@host/x",
-        "postgresql://user@host/x?password=geheim",
-        "postgresql:///x?host=/tmp&sslpassword=geheim",
-        "postgresql://host:port:port/x?password=geheim",
-    ):
-        assert "geheim" not in redact_options(url)
-    with pytest.raises(BadInput) as raised:
-        open_study("postgresql://127.0.0.1:1/x?password=geheim")
-    assert "geheim" not in str(raised.value)
-    with pytest.raises(BadInput) as raised:
-        Database("postgresql://host:port:port/x?password=geheim")
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://root@localhost/x", "a SQLite file or in PostgreSQL, not in mysql"),
+        ("postgresql://user:geheim@host:port:port/x", "is not a database URL"),
+        ("postgresql://host:port:port/x?password=geheim", "is not a database URL"),
+        ("postgresql://user:geheim@127.0.0.1:1/x", "cannot be opened"),
+        ("postgresql://127.0.0.1:1/x?password=geheim", "cannot be opened"),
+    ],
+)
+def test_other_databases_and_broken_addresses_are_refused_without_their_password(url: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says) as raised:
+        open_study(url)
     assert "geheim" not in str(raised.value)
 
 

@@ -22,7 +22,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.types import Scope
 
 from prb.errors import BadInput
 from prb.hashing import draw
@@ -75,15 +74,6 @@ CARELESS = 3
 """Index of the annotator who clicks through, so that the demo has something to flag."""
 
 
-class StaticFilesRevalidated(StaticFiles):
-    """Browsers may cache these files but must revalidate them, so that an upgrade shows at once."""
-
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        response = await super().get_response(path, scope)
-        response.headers["cache-control"] = "no-cache"
-        return response
-
-
 def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site, app.state.agreement = site, LiveAgreement(site)
@@ -100,7 +90,7 @@ def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     app.add_middleware(
         TrustedHostMiddleware, allowed_hosts=[*http.LOOPBACK_NAMES, "[::1]", *(hosts or [])], www_redirect=False
     )
-    app.mount("/static", StaticFilesRevalidated(directory=str(files("prb.study") / "static")))
+    app.mount("/static", StaticFiles(directory=str(files("prb.study") / "static")))
     for router in (PAGES, *([COLLECT] if site.kind == "collect" else []), ADMIN):
         app.include_router(router)
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import sqlalchemy as sa
@@ -115,7 +114,6 @@ class Database:
         self.where = where
         self.sqlite = "://" not in where
         self.engine = _sqlite_engine(Path(where)) if self.sqlite else _postgres_engine(where)
-        self._writing = Lock()  # SQLite has one writer at a time; waiting here is fair, SQLite itself would poll
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -127,18 +125,14 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """All of it or nothing; it is on disk when the block has ended."""
-        if not self.sqlite:
-            with self.engine.begin() as connection:
-                yield connection
-            return
-        immediate = self.engine.execution_options(prb_begin="IMMEDIATE")
-        with self._writing, immediate.begin() as connection:
+        # only SQLite reads the option: it then waits for its turn here, not in the middle of the transaction
+        with self.engine.execution_options(prb_begin="IMMEDIATE").begin() as connection:
             yield connection
 
     def scrub(self) -> None:
         """After a deletion: empty the write-ahead log (SQLite overwrites freed pages by itself)."""
         if self.sqlite:
-            with self._writing, closing(self.engine.raw_connection()) as connection:  # not inside a transaction
+            with closing(self.engine.raw_connection()) as connection:  # not inside a transaction
                 connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
