@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import count
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Request
@@ -150,11 +151,21 @@ def add(request: Request, site: ServedSite, form: Posted) -> Response:
 def items(request: Request, site: ServedSite) -> Response:
     """Every item with its texts and votes, those to look at first."""
     site.administrator(request)
+    agreement = request.app.state.agreement.summary() or {"items": [], "drop": []}
+    votes = {entry["item"]: entry for entry in agreement["items"]}
+    reasons = {entry["item"]: entry["reasons"] for entry in agreement["drop"]}
+    names = ("labeled", "other") if site.kind == "validate" else None  # in the order of the dataset
+    takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
+    # participants' own questions are theirs alone
+    shown = sa.select(ITEM.c.key, ITEM.c.content, takers).where(~ITEM.c.is_check, ITEM.c.owner.is_(None))
+    table = []
     with site.database.read() as connection:
-        if site.kind == "validate":
-            table = judged_items(connection, request.app.state.agreement.summary() or {})
-        else:
-            table = taken_questions(connection)
+        for row in connection.execute(shown.order_by(ITEM.c.id)):
+            if not row.content.get("practice"):
+                answers = dict(zip(names or map(str, count(1)), row.content["answers"], strict=False))
+                item = {"key": row.key, "question": row.content["question"], "answers": answers, "takers": row.takers}
+                table.append({**item, "votes": votes.get(row.key), "reasons": reasons.get(row.key, ())})
+    table.sort(key=lambda item: (-len(item["reasons"]), -item["takers"]))
     return site.page(request, "items.html", items=table)
 
 
@@ -167,50 +178,6 @@ def download(request: Request, site: ServedSite) -> Response:
         log(connection, "exported")
     headers = {"content-disposition": 'attachment; filename="study-export.zip"'}
     return Response(content, media_type="application/zip", headers=headers)
-
-
-class ItemRow(NamedTuple):
-    """An item as the administrator sees it."""
-
-    key: str
-    question: str
-    answers: dict[str, str]
-    """By what they are called."""
-    votes: Mapping[str, Any] | None = None
-    """Its entry in the summary, once it is judged."""
-    reasons: Sequence[str] = ()
-    """Why it should be looked at."""
-    takers: int = 0
-
-
-def judged_items(connection: Connection, agreement: Mapping[str, Any]) -> list[ItemRow]:
-    """Texts beside votes. The labeled answer comes first, as in the dataset."""
-    votes = {entry["item"]: entry for entry in agreement["items"]}
-    reasons = {entry["item"]: entry["reasons"] for entry in agreement["drop"]}
-    rows = connection.execute(sa.select(ITEM.c.key, ITEM.c.content).where(~ITEM.c.is_check).order_by(ITEM.c.id)).all()
-    items = [
-        ItemRow(
-            row.key,
-            row.content["question"],
-            dict(zip(("labeled", "other"), row.content["answers"], strict=True)),
-            votes=votes.get(row.key),
-            reasons=reasons.get(row.key, ()),
-        )
-        for row in rows
-        if not row.content.get("practice")
-    ]
-    return sorted(items, key=lambda item: -len(item.reasons))
-
-
-def taken_questions(connection: Connection) -> list[ItemRow]:
-    """Questions of a collection, those with the most takers first; participants' own questions are theirs alone."""
-    takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
-    rows = connection.execute(sa.select(ITEM.c.key, ITEM.c.content, takers).where(ITEM.c.owner.is_(None)))
-    items = []
-    for row in rows:
-        answers = {str(n): text for n, text in enumerate(row.content["answers"], 1)}
-        items.append(ItemRow(row.key, row.content["question"], answers, takers=row.takers))
-    return sorted(items, key=lambda item: -item.takers)
 
 
 class LiveAgreement:
