@@ -1,22 +1,46 @@
-"""From scores to claims: the published facts, what is corrected for what, and what a set is allowed to say."""
+"""`correlate`: scores from tables and from run folders, the published facts, what is corrected for what."""
 
 from __future__ import annotations
 
 import csv
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from prb.downstream import correlate as module
-from prb.downstream.correlate import CorrelateConfig
-from prb.errors import BadInput
+from prb.downstream.bon import best_of_n
+from prb.downstream.correlate import (
+    CorrelateConfig,
+    RunColumn,
+    ScoreColumn,
+    Scores,
+    checked,
+    read_runs,
+    read_table,
+    resampled_columns,
+    short_name,
+)
+from prb.errors import BadInput, UnknownName
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedScorer
+from prb.runs import FORMAT, json_line, read_json, read_lines, write_json
 from prb.stats.estimate import share
-from tests.runs import Notes
+from prb.types import Ask, Failure
+from tests.conftest import make_row, make_twins
+from tests.downstream import fakes
+from tests.reporting.results import ends, ppo_run
+from tests.runs import Notes, result, settings
 from tests.stats.test_ranking import BON, PPO
+
+Write = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)
@@ -24,18 +48,13 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DRAWS", 200)
 
 
-def correlate(config: CorrelateConfig, **more: Any) -> dict[str, Any]:
-    result: dict[str, Any] = msgspec.to_builtins(module.correlate(config, **more))
-    return result
+# --- what is computed ---
 
 
-@pytest.fixture
-def six(tmp_path: Path) -> Path:
-    """The six reward models of the paper: the order of the benchmark and the two of downstream."""
-    columns = zip(range(6), BON, PPO, strict=True)
-    rows = [{"model": f"m{n}", "bench": -n, "bon": -bon, "ppo": -ppo} for n, bon, ppo in columns]
-    (tmp_path / "six.json").write_bytes(orjson.dumps(rows))
-    return tmp_path / "six.json"
+def correlate(path: Path | None = None, *, progress: Any = None, **changes: Any) -> dict[str, Any]:
+    more = {"progress": progress} if progress else {}
+    found: dict[str, Any] = msgspec.to_builtins(module.correlate(CorrelateConfig(table=path, **changes), **more))
+    return found
 
 
 def table(path: Path, **columns: Any) -> Path:
@@ -45,89 +64,82 @@ def table(path: Path, **columns: Any) -> Path:
     return path / "t.json"
 
 
-def cells(result: dict[str, Any], at: int = 0) -> dict[tuple[str, str, str], dict[str, Any]]:
-    return {(c["bench"], c["downstream"], c["measure"]): c for c in result["sets"][at]["correlations"]}
-
-
-def test_the_published_correlations_and_what_they_are_worth(six: Path) -> None:
-    result = correlate(CorrelateConfig(table=six, downstream=("bon", "ppo")))
-    found = cells(result)
+def test_the_published_correlations_and_what_they_are_worth(tmp_path: Path) -> None:
+    """The six reward models of the paper: the order of the benchmark and the two of downstream."""
+    six = table(tmp_path, bench=-np.arange(6), bon=[-place for place in BON], ppo=[-place for place in PPO])
+    found = correlate(six, downstream=("bon", "ppo"))["sets"][0]
+    cells = {(c["downstream"], c["measure"]): c for c in found["correlations"]}
     for down, rho, p, gain, p_gain in (("bon", 9 / 35, 0.658, 0.9180, 0.129), ("ppo", 13 / 35, 0.497, 0.9265, 0.114)):
-        of_rho, of_ndcg = found["bench", down, "spearman"], found["bench", down, "ndcg"]
+        of_rho, of_ndcg = cells[down, "spearman"], cells[down, "ndcg"]
         assert (of_rho["value"], of_rho["p"]) == (pytest.approx(rho), pytest.approx(p, abs=5e-4))
         assert (of_ndcg["value"], of_ndcg["p"]) == (pytest.approx(gain, abs=5e-5), pytest.approx(p_gain, abs=5e-4))
         assert (of_rho["exact"], of_rho["orders"], of_rho["interval"], of_rho["noise"]) == (True, 720, None, None)
         # two columns: Holm doubles the smaller p, then takes the larger of the two
         assert of_rho["p_holm"] == pytest.approx(2 * 0.497222, abs=1e-5)
-    assert len(found) == 2 * 7
-    assert result["sets"][0]["power"]["needed"] == 31
+    assert len(cells) == 2 * 7
+    assert found["power"]["needed"] == 31
 
 
 def test_ten_models_or_more_have_intervals_over_models(tmp_path: Path) -> None:
     x = np.arange(10.0)
     y = x + np.array([0, 3, -3, 0, 2, -2, 0, 1, -1, 0.5])
-    config = CorrelateConfig(table=table(tmp_path, x=x, y=y), measure=("spearman",))
-    (cell,) = correlate(config)["sets"][0]["correlations"]
+    (cell,) = correlate(table(tmp_path, x=x, y=y), measure=("spearman",))["sets"][0]["correlations"]
     low, high = cell["interval"]
     assert low < cell["value"] <= high <= 1
-    fewer = CorrelateConfig(table=table(tmp_path, x=x[:9], y=y[:9]), measure=("spearman",))
-    assert correlate(fewer)["sets"][0]["correlations"][0]["interval"] is None
+    (fewer,) = correlate(table(tmp_path, x=x[:9], y=y[:9]), measure=("spearman",))["sets"][0]["correlations"]
+    assert fewer["interval"] is None
 
 
 def test_the_scores_own_errors_are_carried_through(tmp_path: Path) -> None:
     x = np.arange(5.0)
-    sharp = CorrelateConfig(table=table(tmp_path, x=x, x_se=0.01 + 0 * x, y=x), measure=("spearman",))
-    assert correlate(sharp)["sets"][0]["correlations"][0]["noise"] == (pytest.approx(1), pytest.approx(1))
-    blunt = CorrelateConfig(table=table(tmp_path, x=x, x_se=3 + 0 * x, y=x), measure=("spearman",))
-    low, high = correlate(blunt)["sets"][0]["correlations"][0]["noise"]
+
+    def noise(error: float) -> Any:
+        found = correlate(table(tmp_path, x=x, x_se=error + 0 * x, y=x), measure=("spearman",))
+        return found["sets"][0]["correlations"][0]["noise"]
+
+    assert noise(0.01) == (pytest.approx(1), pytest.approx(1))
+    low, high = noise(3)
     assert low < 0.2 < high
 
 
 def test_two_benchmarks_are_compared_on_the_same_downstream(tmp_path: Path) -> None:
     x = np.arange(8.0)
-    result = correlate(CorrelateConfig(table=table(tmp_path, good=x, bad=-x, down=x), downstream=("down",)))
-    found = {row["measure"]: row for row in result["sets"][0]["comparisons"]}
+    few = correlate(table(tmp_path, good=x, bad=-x, down=x), downstream=("down",))
+    found = {row["measure"]: row for row in few["sets"][0]["comparisons"]}
     assert "pearson" not in found  # it has no test with so few models
     row = found["spearman"]
     assert (row["first"], row["second"], row["difference"]) == ("good", "bad", pytest.approx(2.0))
     assert (row["p"], row["p_holm"], row["test"], row["exact"]) == (2 / 2**8, 2 / 2**8, "swap", True)
-
-
-def test_pearson_is_compared_by_williams_with_twenty_models(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=20)
     columns = {"good": x + 0.1 * rng.normal(size=20), "bad": rng.normal(size=20), "down": x}
-    config = CorrelateConfig(table=table(tmp_path, **columns), downstream=("down",), measure=("pearson",))
-    (row,) = correlate(config)["sets"][0]["comparisons"]
+    twenty = correlate(table(tmp_path, **columns), downstream=("down",), measure=("pearson",))
+    (row,) = twenty["sets"][0]["comparisons"]
     assert (row["test"], row["p"] < 0.001) == ("williams", True)
 
 
 def test_constructed_models_are_named_and_left_out_a_second_time(tmp_path: Path) -> None:
     names = ["noisy?model=a&sd=1", "noisy?model=a&sd=2", "mine-1", "b", "c", "d"]
     path = table(tmp_path, names=names, x=[6, 5, 4, 1, 2, 3], y=[6, 5, 4, 3, 2, 1])
-    result = correlate(CorrelateConfig(table=path, measure=("spearman",), constructed=("noisy*", "mine-*")))
-    assert result["constructed"] == names[:3]
-    assert [(part["set"], part["n"]) for part in result["sets"]] == [
+    found = correlate(path, measure=("spearman",), constructed=("noisy*", "mine-*"))
+    assert found["constructed"] == names[:3]
+    assert [(part["set"], part["n"]) for part in found["sets"]] == [
         ("all models", 6),
         ("without constructed models", 3),
     ]
-    assert [part["correlations"][0]["value"] > 0 for part in result["sets"]] == [True, False]
-
-
-def test_too_few_models_without_the_constructed_ones_are_said_to_be_too_few(tmp_path: Path) -> None:
+    assert [part["correlations"][0]["value"] > 0 for part in found["sets"]] == [True, False]
     path = table(tmp_path, names=["noisy1", "noisy2", "a", "b"], x=[1, 2, 3, 4], y=[1, 2, 4, 3])
-    _, without = correlate(CorrelateConfig(table=path, measure=("spearman",)))["sets"]
+    _, without = correlate(path, measure=("spearman",))["sets"]
     assert (without["n"], without["correlations"]) == (2, [])
     assert without["problem"].startswith("2 models with all scores")
 
 
 def test_results_are_the_same_each_time_and_are_plain_json(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    columns = {name: rng.normal(size=12) for name in ("x", "x2", "y")}
-    config = CorrelateConfig(table=table(tmp_path, **columns), downstream=("y",))
+    path = table(tmp_path, **{name: rng.normal(size=12) for name in ("x", "x2", "y")})
     progress = Notes()
-    first = correlate(config, progress=progress)
-    assert orjson.dumps(first) == orjson.dumps(correlate(config))
+    first = correlate(path, downstream=("y",), progress=progress)
+    assert orjson.dumps(first) == orjson.dumps(correlate(path, downstream=("y",)))
     assert progress.begun == [("testing", 2 + 1, 0)]  # two columns, and one against the other
     assert progress.advanced == 3
 
@@ -142,16 +154,15 @@ def test_results_are_the_same_each_time_and_are_plain_json(tmp_path: Path) -> No
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
-        correlate(CorrelateConfig(**changes))
+        correlate(**changes)
 
 
-# published tables, which are no part of the project
+# --- published tables, which are no part of the project ---
 
 
-def spearman_of(path: Path, x: str, y: str, **changes: Any) -> tuple[float, int]:
-    config = CorrelateConfig(table=path, bench=(x,), downstream=(y,), measure=("spearman",), **changes)
-    result = correlate(config)
-    return result["sets"][0]["correlations"][0]["value"], result["sets"][0]["n"]
+def spearman_of(path: Path, x: str, y: str) -> tuple[float, int]:
+    (found,) = correlate(path, bench=(x,), downstream=(y,), measure=("spearman",))["sets"]
+    return found["correlations"][0]["value"], found["n"]
 
 
 def test_published_benchmarks_of_reward_models_agree_as_published(shared_data: Path, tmp_path: Path) -> None:
@@ -205,3 +216,395 @@ def test_accuracy_of_a_model_on_rmb_comes_out_as_published(shared_data: Path) ->
     assert (found.n, found.ties) == (849, 12)
     assert round(float((credits == 1).mean()), 4) == 0.7951
     assert round(found.value or 0, 4) == 0.8021
+
+
+# --- tables: every format, which columns are meant, and what is wrong with bad ones ---
+
+CSV = "model,bench,down\na,0.5,1\nb,0.6,3\nc,0.7,2\n"
+SIDES = "model,downstream: ppo,bench: x,y\na,1,2,3\nb,2,3,1\nc,3,1,2\n"
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Write:
+    def write(text: str, name: str = "t.csv") -> Path:
+        (tmp_path / name).write_text(text, "utf-8")
+        return tmp_path / name
+
+    return write
+
+
+def read(path: Path, bench: tuple[str, ...] = (), downstream: tuple[str, ...] = ()) -> Scores:
+    return read_table(path, bench, downstream)
+
+
+def test_every_format_says_the_same(written: Write, tmp_path: Path) -> None:
+    lines = list(csv.DictReader(CSV.splitlines()))
+    rows = [{"model": row["model"], "bench": float(row["bench"]), "down": float(row["down"])} for row in lines]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    for path in (
+        written(CSV),
+        written("\ufeff" + CSV.replace(",", "\t"), "t.tsv"),
+        written(orjson.dumps(rows).decode(), "t.json"),
+        written("\n".join(orjson.dumps(row).decode() for row in rows) + "\n", "t.jsonl"),
+        tmp_path / "t.parquet",
+    ):
+        found = read(path)
+        assert found.models == ("a", "b", "c"), path
+        assert [(c.name, c.values.tolist()) for c in found.columns] == [
+            ("bench", [0.5, 0.6, 0.7]),
+            ("down", [1.0, 3.0, 2.0]),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "bench", "downstream"),
+    [
+        (SIDES, ((), ()), ["x", "y"], ["ppo"]),
+        (SIDES, (("x",), ("y",)), ["x"], ["y"]),
+        ("Kind,Model,\"Arena  Elo\n[Feb]\",Bench\nx,a,1,2\ny,b,2,1\n", ((), ("Arena Elo [Feb]",)), ["Bench"], None),
+    ],
+)  # fmt: skip
+def test_headers_say_which_side_a_column_is_on_and_may_be_broken_over_lines(
+    written: Write, text: str, named: Any, bench: list[str], downstream: list[str] | None
+) -> None:
+    found = read(written(text), *named)
+    assert [column.name for column in found.bench] == bench
+    assert [column.name for column in found.downstream] == (downstream or list(named[1]))
+
+
+def test_a_column_of_standard_errors_belongs_to_its_column(written: Write) -> None:
+    found = read(written("rm,x,x_se,y\na,1,0.1,1\nb,2,0.2,2\nc,3,0.3,3\n"), downstream=("y",))
+    errors = [None if column.errors is None else column.errors.tolist() for column in found.columns]
+    assert errors == [[0.1, 0.2, 0.3], None]
+
+
+def test_short_rows_lack_scores_and_blank_rows_are_none(written: Write) -> None:
+    found = read(written("model,x,y\na,1,\nb,2,3\n,,\n\nc,n/a,1\nd,4\n"))
+    assert found.models == ("a", "b", "c", "d")
+    assert np.isnan(found.bench[0].values).tolist() == [False, False, True, False]
+    assert np.isnan(found.downstream[0].values).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("model,x,y\n", "holds no rows"),
+        ("", "holds no rows"),
+        ("model,x,y,z\na,1,2,3\n", "name the columns of downstream scores with --downstream; columns of numbers: 'x'"),
+        ("model,x\na,1\n", "columns of numbers: 'x'"),
+        ("x,y\n1,2\n2,3\n", "no column of model names"),
+        ("model,x,x\na,1,2\n", "has two columns named 'x'"),
+        ("model,x,y\na,1,2,3\n", "row 1 has more cells than the header"),
+        ("model,x,y\n,1,2\n", "row 1 has no name in column 'model'"),
+        ("model,x,x_se,downstream:y\na,1,-0.1,2\n", "'x_se' lacks a standard error of a score, or has a negative one"),
+        ("model,x,x_se,downstream:y\na,1,,2\n", "'x_se' lacks a standard error of a score, or has a negative one"),
+    ],
+)
+def test_bad_tables_are_told_what_is_wrong(written: Write, text: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        read(written(text))
+
+
+def test_columns_that_are_not_there_or_hold_no_numbers_are_told(written: Write) -> None:
+    path = written("model,x,y\na,1,high\nb,2,inf\nc,3,1\n")
+    with pytest.raises(UnknownName, match="no column named 'xx'; did you mean 'x'"):
+        read(path, ("xx",), ("y",))
+    with pytest.raises(BadInput, match="column 'y' of 'a' is 'high', not a number"):
+        read(path, ("x",), ("y",))
+    with pytest.raises(BadInput, match="'x' cannot be on both sides"):
+        read(path, ("x",), ("x",))
+    with pytest.raises(BadInput, match="no column is left for a benchmark"):
+        read(written("model,x,y\na,1,2\n"), (), ("x", "y"))
+
+
+@pytest.mark.parametrize("cell", ["inf", "12*", "fifty"])
+def test_a_column_of_numbers_with_a_word_in_it_is_told_and_not_passed_over(written: Write, cell: str) -> None:
+    text = f"model,licence,x,z,y\na,mit,1,1,1\nb,2,2,{cell},2\nc,apache,3,3,5\n"
+    with pytest.raises(BadInput, match=f"column 'z' of 'b' is '{re.escape(cell)}', not a number"):
+        read(written(text), downstream=("y",))
+    found = read(written(text), ("x",), ("y",))  # who names columns needs no others
+    assert [column.name for column in found.columns] == ["x", "y"]
+
+
+def test_files_that_are_no_tables_are_told(written: Write, tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes(b"model,x,y\n\xe9,1,2\n")
+    (tmp_path / "bad.parquet").write_bytes(b"no")
+    for path, says in (
+        (tmp_path, "is a folder: give runs with --bench and --downstream"),
+        (tmp_path / "nowhere.csv", "does not exist"),
+        (written(CSV, "t.xlsx"), "unknown format"),
+        (tmp_path / "latin.csv", "cannot be read as CSV in UTF-8"),
+        (tmp_path / "bad.parquet", "cannot be read as Parquet"),
+        (written("[1]", "b.json"), "row 1: must be an object, one per model"),
+        (written("nonsense", "c.json"), "row 1: broken JSON"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            read(path)
+
+
+def scores(x: list[float], y: list[float], names: str = "abcdefgh") -> Scores:
+    errors, draws = np.array(x) / 10, np.array([x, x])
+    column = ScoreColumn("x", np.array(x), errors, draws)
+    return Scores(tuple(names[: len(x)]), (column,), (ScoreColumn("y", np.array(y)),))
+
+
+def test_a_model_that_lacks_a_score_is_left_out() -> None:
+    kept, left_out = checked(scores([1, np.nan, 3, 4, 5], [1, 2, np.nan, 4, 3]))
+    assert (kept.models, left_out) == (("a", "d", "e"), ["b", "c"])
+    column = kept.bench[0]
+    assert column.errors is not None
+    assert column.draws is not None
+    assert (column.values.tolist(), column.errors.tolist()) == ([1, 4, 5], [0.1, 0.4, 0.5])
+    assert column.draws.tolist() == [[1, 4, 5]] * 2
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (scores([1], [1]), "1 model with all scores: correlating needs 3"),
+        (scores([1, 2], [1, 2]), "2 models with all scores"),
+        (scores([2, 2, 2], [1, 2, 3]), "column 'x' is the same for all 3 models"),
+        (scores([1, 2, 3], [1, 2, 3], names="aba"), "'a': more than one row"),
+        (scores([1, np.nan, 3], [1, 2, 3]), r"2 models with all scores: .* \(left out for a missing score: 1\)"),
+    ],
+)
+def test_what_cannot_be_correlated_is_refused(found: Scores, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        checked(found)
+
+
+# --- run folders: which line counts for which model, and how the items are drawn anew ---
+
+ROWS = [*make_twins(1), *(make_row(n) for n in range(5, 9)), *make_twins(2)]
+
+
+def shorter(ask: Ask) -> float | Failure:
+    return Failure("no") if "plant 5" in ask.answer else -float(len(ask.answer))
+
+
+OWN = {
+    **fakes.models(),
+    "short": ScriptedScorer(shorter, "short"),
+    "long": ScriptedScorer(lambda a: len(a.answer), "long"),
+}
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> Path:
+    return write_jsonl(ROWS)
+
+
+@pytest.fixture
+def bench(data: Path, tmp_path: Path) -> Path:
+    config = settings(data, tmp_path / "bench", model=("short", "long"), condition=("none", "profile"))
+    return evaluate(config, models=OWN).folder
+
+
+@pytest.fixture
+def best(data: Path, tmp_path: Path) -> Path:
+    config = fakes.settings(data, tmp_path / "best", model=("short", "long"))
+    return best_of_n(config, models=OWN, policy=fakes.policy(), grader=fakes.Marks("often")).folder
+
+
+def ppo(folder: Path, model: str, grades: dict[str, float | None], lr: float = 1e-5, **changes: Any) -> Path:
+    """What a finished PPO run leaves behind, as far as it is read here."""
+    summary = read_json(ppo_run(folder) / "summary.json") | {
+        "dataset": {"name": "set", "split": None, "fingerprint": "f"},
+        "policy": {"spec": "mine"},
+        "model": {"spec": model},
+        "held_out": {"prompts": len(grades), "grade": ends(0.1, 0.9)},
+        "grader": {"spec": "marks", "validity": None},
+        **changes,
+    }
+    write_json(folder / "config.json", {"format": FORMAT, "ppo": {"model": model, "lr": lr}})
+    write_json(folder / "summary.json", summary)
+    lines = [
+        {"stage": stage, "cluster": cluster, "grade": {"score": score if stage == "after" else 0.0}}
+        for stage in ("before", "after")
+        for cluster, score in grades.items()
+    ]
+    (folder / "answers.jsonl").write_bytes(b"".join(map(json_line, lines)))
+    return folder
+
+
+def read_folders(bench: object, downstream: object, **changes: Any) -> Scores:
+    how = {"condition": None, "best_of": None, **changes}
+    sides = [[str(f) for f in (side if isinstance(side, list) else [side])] for side in (bench, downstream)]
+    return read_runs(*sides, **how)
+
+
+def test_datasets_are_named_without_their_folders() -> None:
+    assert short_name("mirror") == "mirror"
+    assert short_name("some/where/set.jsonl") == "set.jsonl"
+    assert short_name("rewardbench?path=some/where/set.jsonl") == "rewardbench set.jsonl"
+    assert short_name("hub:owner/name?revision=a") == "hub:owner/name?revision=a"
+
+
+def test_values_are_those_of_the_summaries(bench: Path, best: Path) -> None:
+    found = read_folders(bench, best)
+    ours, theirs = found.columns
+    evaluated = orjson.loads((bench / "summary.json").read_bytes())
+    sampled = orjson.loads((best / "summary.json").read_bytes())
+    assert found.models == ("short", "long")
+    assert ours.name == "set.jsonl (profile)"
+    assert ours.values == pytest.approx([result(evaluated, "profile", m)["accuracy"]["value"] for m in found.models])
+    assert theirs.name == "best of 4 on set.jsonl (mine, profile)"
+    assert theirs.values == pytest.approx([row["curve"][-1]["value"] for row in sampled["results"]])
+    assert sampled["queries"]["grading_failed"] > 0  # some queries were left out, the same ones here as there
+
+
+def test_another_condition_and_another_k_are_read_without_the_dataset(bench: Path, best: Path, data: Path) -> None:
+    data.unlink()
+    found = read_folders(bench, best, condition="none", best_of=1)
+    sampled = orjson.loads((best / "summary.json").read_bytes())
+    assert found.bench[0].name.endswith("(none)")
+    assert found.downstream[0].values == pytest.approx([row["curve"][0]["value"] for row in sampled["results"]])
+    with pytest.raises(BadInput, match="has no condition 'oracle'; it has none, profile"):
+        read_folders(bench, best, condition="oracle")
+
+
+def test_a_model_that_was_scored_in_part_after_the_summary_does_not_count(bench: Path, best: Path) -> None:
+    path = best / "scores.jsonl"
+    lines = list(read_lines(path))
+    late = [{**line, "model": "late"} for line in lines if (line["model"], line["pair"]) == ("short", "t1a")]
+    path.write_bytes(path.read_bytes() + b"".join(map(json_line, late)))
+    assert read_folders(bench, best).models == ("short", "long")
+
+
+def test_a_folder_of_another_version_or_without_a_file_is_told_with_what_to_do(bench: Path, best: Path) -> None:
+    (best / "scores.jsonl").unlink()
+    with pytest.raises(BadInput, match=r"is incomplete: it has no scores\.jsonl"):
+        read_folders(bench, best)
+    summary = orjson.loads((best / "summary.json").read_bytes())
+    write_json(best / "summary.json", {key: value for key, value in summary.items() if key != "clusters"})
+    with pytest.raises(BadInput, match="run its command again"):
+        read_folders(bench, best)
+
+
+def test_grades_carry_the_validity_of_their_grader(bench: Path, best: Path, tmp_path: Path) -> None:
+    trained = ppo(tmp_path / "p", "short", {"u": 0.5})
+    ours, *theirs = read_folders(bench, [best, trained]).columns
+    assert ours.note == ""
+    assert [column.note for column in theirs] == [
+        "Graded by marks. Right on 3 of 4 known pairs.",
+        "Graded by marks. Its validity has not been measured.",
+    ]
+
+
+def test_runs_with_some_models_each_are_one_column(data: Path, bench: Path, best: Path, tmp_path: Path) -> None:
+    more = evaluate(
+        settings(data, tmp_path / "more", model=("knows",), condition=("profile",)),
+        models={"knows": ScriptedScorer(lambda ask: float(len(ask.answer) % 7), "mod")},
+    ).folder
+    found = read_folders([bench, more], best)
+    assert found.models == ("short", "long", "knows")
+    assert len(found.bench) == 1
+    assert np.isnan(found.downstream[0].values).tolist() == [False, False, True]
+    with pytest.raises(BadInput, match="'short' has two scores in"):
+        read_folders([bench, bench], best)
+
+
+def test_runs_made_in_different_ways_are_not_one_column(
+    data: Path, bench: Path, best: Path, tmp_path: Path, write_jsonl: Write
+) -> None:
+    def evaluated(name: str, **changes: Any) -> Path:
+        config = settings(data, tmp_path / name, model=("long",), condition=("profile",), **changes)
+        return evaluate(config, models=OWN).folder
+
+    fewer = evaluated("fewer", limit=3)
+    with pytest.raises(BadInput, match=r"two runs on 'set.jsonl \(profile\)' differ in limit; correlate them one at"):
+        read_folders([bench, fewer], best)
+    colder = best_of_n(
+        fakes.settings(data, tmp_path / "colder", model=("knows",), temperature=0.5, seed=1),
+        models=OWN,
+        policy=fakes.policy(),
+        grader=fakes.Marks(),
+    ).folder
+    with pytest.raises(BadInput, match="differ in seed, temperature"):
+        read_folders(bench, [best, colder])
+    trained = [ppo(tmp_path / name, name, {"u": 0.5}, lr=lr) for name, lr in (("short", 1e-5), ("long", 1e-6))]
+    with pytest.raises(BadInput, match="differ in lr"):
+        read_folders(bench, trained)
+    write_jsonl(ROWS[:4])
+    with pytest.raises(BadInput, match="differ in their data"):
+        read_folders([bench, evaluated("other")], best)
+
+
+def test_runs_on_other_candidates_are_not_one_column(
+    data: Path, bench: Path, tmp_path: Path, write_jsonl: Write
+) -> None:
+    def take(name: str, model: str, texts: list[str]) -> Path:
+        (tmp_path / name).mkdir()
+        lines = [{"pair": row["id"], "answers": texts} for row in ROWS]
+        pool = write_jsonl(lines, name=f"{name}/pool.jsonl")
+        config = fakes.settings(data, tmp_path / name / "run", policy=None, candidates=pool, n=2, model=(model,))
+        return best_of_n(config, models=OWN, grader=fakes.Marks()).folder
+
+    one, same = (take(name, model, ["once", "soon"]) for name, model in (("a", "short"), ("b", "long")))
+    (column,) = read_folders(bench, [one, same]).downstream
+    assert column.name == "best of 2 on set.jsonl (candidates pool.jsonl, profile)"
+    with pytest.raises(BadInput, match="differ in candidates"):
+        read_folders(bench, [one, take("c", "long", ["once", "often"])])
+
+
+def test_ppo_runs_give_one_model_each_graded_after_training(bench: Path, tmp_path: Path) -> None:
+    folders = [
+        ppo(tmp_path / "p1", "short", {"u": 0.5, "v": 1.0}),
+        ppo(tmp_path / "p2", "long", {"u": 0.25, "v": None}),
+    ]
+    (column,) = read_folders(bench, folders).downstream
+    assert column.name == "PPO on set (mine, profile)"
+    assert column.values == pytest.approx([0.75, 0.25])
+    with pytest.raises(BadInput, match="has no graded held-out answers"):
+        read_folders(bench, ppo(tmp_path / "p3", "short", {"u": 1.0}, held_out={"prompts": 0}))
+
+
+def test_folders_of_the_wrong_kind_are_told(bench: Path, best: Path, tmp_path: Path) -> None:
+    empty, unfinished = tmp_path / "empty", tmp_path / "unfinished"
+    for folder in (empty, unfinished):
+        folder.mkdir()
+    write_json(unfinished / "config.json", {"format": FORMAT, "bon": {}})
+    for sides, says in (
+        ((empty, best), "is not a run: it has no config.json"),
+        ((best, best), "--bench must be a run of `prb evaluate`"),
+        ((bench, bench), "--downstream must be a run of `prb bon` or `prb ppo`"),
+        ((bench, unfinished), "is not finished"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            read_folders(*sides)
+
+
+def draws_of(*columns: tuple[str, dict[str, Any]], models: tuple[str, ...] = ("m",)) -> list[Any]:
+    """The resamples of columns on some data, each with the values of its models by cluster."""
+    made = [RunColumn(f"column {n}", data, cells) for n, (data, cells) in enumerate(columns)]
+    return [column.draws for column in resampled_columns(made, models)]
+
+
+TWELVE = {f"c{n}": [float(n)] for n in range(12)}
+
+
+def test_draws_spread_as_wide_as_the_clustered_standard_error() -> None:
+    means = np.random.default_rng(0).normal(size=40)
+    (draws,) = draws_of(("d", {"m": {f"c{n}": [float(v)] for n, v in enumerate(means)}}))
+    assert draws.shape == (2000, 1)
+    # the bootstrap's variance is that of the mean with n instead of n - 1
+    assert draws.std() == pytest.approx(means.std() / np.sqrt(40), rel=0.05)
+
+
+def test_models_that_answer_alike_on_every_item_never_change_places() -> None:
+    lower = {name: [value[0] - 1] for name, value in TWELVE.items()}
+    (draws,) = draws_of(("d", {"a": TWELVE, "b": lower}), models=("a", "b"))
+    assert np.ptp(draws[:, 0] - draws[:, 1]) == pytest.approx(0)
+
+
+def test_one_draw_serves_all_columns_on_the_same_data_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    same, again, other = draws_of(("d", {"m": TWELVE}), ("d", {"m": TWELVE}), ("e", {"m": TWELVE}))
+    assert (same == again).all()
+    assert not (same == other).all()
+    monkeypatch.setattr(module, "MAX_CELLS", 12 * 7)  # drawn in parts, they are the same
+    assert (draws_of(("d", {"m": TWELVE}))[0] == same).all()
+
+
+def test_a_single_cluster_says_nothing_about_the_next() -> None:
+    (column,) = resampled_columns([RunColumn("x", "d", {"m": {"c": [0.5, 1.0]}})], ["m"])
+    assert (column.values.tolist(), column.errors, column.draws) == ([0.75], None, None)

@@ -14,7 +14,6 @@ import pytest
 
 from prb.cli import run
 from prb.downstream.ppo import PpoConfig, ppo
-from prb.downstream.verl import launch_command
 from prb.errors import BadInput
 from prb.models.scripted import ScriptedScorer
 from prb.prompts import render
@@ -102,9 +101,8 @@ def test_the_reward_file_needs_only_the_standard_library_and_this_package() -> N
 
 
 def test_the_launch_is_verls_own_command_with_overrides_at_its_end(work: Path) -> None:
-    config = settings(work, override=("trainer.device=cpu",))
-    told = ppo(config).message
-    assert launch_command(config, work / "run")[1:3] == ["-m", "verl.trainer.main_ppo"]
+    told = ppo(settings(work, override=("trainer.device=cpu",))).message
+    assert " -m verl.trainer.main_ppo --config-dir" in told
     assert told.endswith("--config-name prb trainer.device=cpu")
 
 

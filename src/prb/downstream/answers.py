@@ -97,6 +97,8 @@ SAMPLES, SCORES, GRADES = "samples.jsonl", "scores.jsonl", "grades.jsonl"
 
 def read_stage(path: Path, of: type[Line]) -> Iterator[Line]:
     """The complete lines of a file."""
+    if not path.exists():
+        raise BadInput(f"{path.parent} is incomplete: it has no {path.name}")
     decoder = msgspec.json.Decoder(of)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

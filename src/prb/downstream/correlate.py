@@ -10,10 +10,11 @@ from __future__ import annotations
 import csv
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from itertools import combinations
+from itertools import combinations, compress, product
 from math import comb
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -27,7 +28,7 @@ from prb.config import ConditionName, Count, Name, OutputConfig, Place, Position
 from prb.data.source import file_source
 from prb.downstream.answers import GRADES, SAMPLES, SCORES, Sample, SampleGrade, Score, read_stage
 from prb.downstream.bon import BonSummary
-from prb.downstream.ppo import ANSWERS, PpoSummary, read_answers
+from prb.downstream.ppo import ANSWERS, HeldOutAnswer, PpoSummary
 from prb.errors import BadInput, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
@@ -125,10 +126,6 @@ class ModelSet(Struct):
     comparisons: list[Comparison] = []
     power: Power | None = None
 
-    def __post_init__(self) -> None:
-        if not self.problem and not (self.correlations and self.power):
-            raise ValueError("a set has neither correlations nor a problem")
-
 
 class ColumnSummary(Struct):
     name: str
@@ -151,15 +148,19 @@ class CorrelationSummary(Struct, kw_only=True):
     families: dict[str, str] = {}
     """By model, where the table says so (column `family`); figures show it."""
 
-    def __post_init__(self) -> None:
-        for column in (*self.bench, *self.downstream):
-            if not len(self.models) == len(column.values) == len(column.errors or column.values):
-                raise ValueError(f"{column.name} does not have one value per model")
-
 
 def correlate(config: CorrelateConfig, *, progress: Progress = SILENT) -> CorrelationSummary:
     """Nothing is written."""
-    scores, left_out = checked(read_scores(config))
+    if config.table is not None:
+        scores = read_table(config.table, config.bench, config.downstream)
+    else:
+        if not config.bench or not config.downstream:
+            raise BadInput("give a table, or run folders with --bench RUN and --downstream RUN")
+        files = [name for name in (*config.bench, *config.downstream) if Path(name).is_file()]
+        if files:
+            raise BadInput(f"{files[0]} is not a run folder; a table comes first: prb correlate {files[0]} …")
+        scores = read_runs(config.bench, config.downstream, condition=config.condition, best_of=config.best_of)
+    scores, left_out = checked(scores)
     constructed = [model for model in scores.models if any(fnmatchcase(model, glob) for glob in config.constructed)]
     sets = {"all models": scores}
     if constructed:
@@ -173,48 +174,42 @@ def correlate(config: CorrelateConfig, *, progress: Progress = SILENT) -> Correl
         left_out=left_out,
         bench=[column.summary for column in scores.bench],
         downstream=[column.summary for column in scores.downstream],
-        sets=[_one_set(name, part, measures, progress) for name, part in sets.items()],
+        sets=[compare_columns(name, part, measures, progress) for name, part in sets.items()],
         families={model: scores.families[model] for model in scores.models if model in scores.families},
     )
 
 
-def read_scores(config: CorrelateConfig) -> Scores:
-    if config.table is not None:
-        return read_table(config.table, config.bench, config.downstream)
-    if not config.bench or not config.downstream:
-        raise BadInput("give a table, or run folders with --bench RUN and --downstream RUN")
-    files = [name for name in (*config.bench, *config.downstream) if Path(name).is_file()]
-    if files:
-        raise BadInput(f"{files[0]} is not a run folder; a table comes first: prb correlate {files[0]} …")
-    return read_runs(config.bench, config.downstream, condition=config.condition, best_of=config.best_of)
-
-
-def _one_set(name: str, scores: Scores, measures: Sequence[Measure], progress: Progress) -> ModelSet:
+def compare_columns(name: str, scores: Scores, measures: Sequence[Measure], progress: Progress) -> ModelSet:
+    """Every benchmark against every downstream score, and every two benchmarks against each other."""
     n = len(scores.models)
     if problem := unfit(scores):
         return ModelSet(name, n, problem)
-    correlations = [
-        cell
-        for target in scores.downstream
-        for bench in scores.bench
-        for cell in _correlations(bench, target, measures, progress)
-    ]
-    comparisons = [
-        row for target in scores.downstream for row in _comparisons(scores.bench, target, measures, progress)
-    ]
-    _correct(correlations)
-    _correct(comparisons)
+    correlations: list[Agreement] = []
+    comparisons: list[Comparison] = []
+    for target in scores.downstream:
+        for bench in scores.bench:
+            correlations += _correlations(bench, target, measures)
+            progress.advance()
+        for first, second in combinations(scores.bench, 2):
+            comparisons += _comparisons(first, second, target, measures)
+            progress.advance()
+    tests: tuple[Sequence[Agreement | Comparison], ...] = (correlations, comparisons)
+    for rows, measure in product(tests, measures):
+        # Holm's correction over all columns, for each measure: the measures are several looks at one question
+        same = [row for row in rows if row.measure == measure]
+        for row, p in zip(same, holm([row.p for row in same]), strict=True):
+            row.p_holm = p
     needed = models_needed(TRUE_RHO, target=TARGET_POWER, seed=SEED)
     reached = Power(TRUE_RHO, power(TRUE_RHO, n, seed=SEED), TARGET_POWER, needed)
     return ModelSet(name, n, None, correlations, comparisons, reached)
 
 
-def _correlations(
-    bench: ScoreColumn, target: ScoreColumn, measures: Sequence[Measure], progress: Progress
-) -> Iterator[Agreement]:
-    x, y = bench.values, target.values
+def _correlations(bench: ScoreColumn, target: ScoreColumn, measures: Sequence[Measure]) -> Iterator[Agreement]:
+    x, y, rng = bench.values, target.values, np.random.default_rng(SEED)
     models = resampled(x, y, seed=SEED) if len(x) >= MIN_TO_RESAMPLE else None
-    noise = _remeasured(bench, target)
+    # both columns redrawn within their own uncertainty, with the same models, if either has any
+    drawn = bench.redrawn(rng), target.redrawn(rng)
+    noise = drawn if any(len(rows) > 1 for rows in drawn) else None
     for name in measures:
         test = permutation_p(name, x, y, seed=SEED, draws=DRAWS)
         yield Agreement(
@@ -229,62 +224,29 @@ def _correlations(
             interval=models and percentiles(name, *models),
             noise=noise and percentiles(name, *noise),
         )
-    progress.advance()
-
-
-def _remeasured(bench: ScoreColumn, target: ScoreColumn) -> tuple[Floats, Floats] | None:
-    """Both columns redrawn within their own uncertainty, with the same models; nothing if neither has any."""
-    rng = np.random.default_rng(SEED)
-
-    def redrawn(column: ScoreColumn) -> Floats:
-        if column.draws is not None:
-            return column.draws
-        if column.errors is None:
-            return column.values[None]
-        return column.values + column.errors * rng.normal(size=(RESAMPLES, len(column.values)))
-
-    drawn = redrawn(bench), redrawn(target)
-    return None if all(len(rows) == 1 for rows in drawn) else drawn
 
 
 def _comparisons(
-    bench: Sequence[ScoreColumn], target: ScoreColumn, measures: Sequence[Measure], progress: Progress
+    first: ScoreColumn, second: ScoreColumn, target: ScoreColumn, measures: Sequence[Measure]
 ) -> Iterator[Comparison]:
-    """Two benchmarks against the same target. The swap test works on ranks; for Pearson's correlation there is
-    Williams' test, if there are enough models."""
+    """The swap test works on ranks; for Pearson's correlation there is Williams' test, if there are enough models."""
     y = target.values
-    for first, second in combinations(bench, 2):
-        for name in measures:
-            if name != "pearson":
-                swap = swap_p(name, first.values, second.values, y, seed=SEED, draws=DRAWS)
-                test, p, exact = "swap", swap.p, swap.exact
-            elif len(y) >= MIN_FOR_WILLIAMS:
-                test, p, exact = "williams", williams(first.values, second.values, y), False
-            else:
-                continue
-            a, b = (float(MEASURES[name](side.values, y)[0]) for side in (first, second))
-            yield Comparison(target.name, first.name, second.name, name, a - b, test, p, p, exact)
-        progress.advance()
+    for name in measures:
+        if name != "pearson":
+            swap = swap_p(name, first.values, second.values, y, seed=SEED, draws=DRAWS)
+            test, p, exact = "swap", swap.p, swap.exact
+        elif len(y) >= MIN_FOR_WILLIAMS:
+            test, p, exact = "williams", williams(first.values, second.values, y), False
+        else:
+            continue
+        a, b = (float(MEASURES[name](side.values, y)[0]) for side in (first, second))
+        yield Comparison(target.name, first.name, second.name, name, a - b, test, p, p, exact)
 
 
-def _correct(rows: Sequence[Agreement | Comparison]) -> None:
-    """Holm's correction over all columns, for each measure: the measures are several looks at one question."""
-    for name in {row.measure for row in rows}:
-        same = [row for row in rows if row.measure == name]
-        for row, p in zip(same, holm([row.p for row in same]), strict=True):
-            row.p_holm = p
-
-
-# Scores as columns.
+# --- scores as columns ---
 
 MIN_MODELS, MAX_MODELS = 3, 500
-NAMES = ("model", "model name", "name", "rm", "reward model")
-"""Usual headers of the column of model names."""
-MISSING = frozenset({"", "-", "–", "—", "na", "n/a", "nan", "none", "null"})
-ERROR = "_se"
-"""A column `X_se` holds the standard errors of column `X`."""
-BENCH, DOWNSTREAM = "bench:", "downstream:"
-"""Prefixes by which a header says which side it is on."""
+RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -306,12 +268,13 @@ class ScoreColumn:
         errors = None if self.errors is None else self.errors.tolist()
         return ColumnSummary(self.name, self.values.tolist(), errors, self.note)
 
-    def of(self, rows: Sequence[int]) -> ScoreColumn:
-        """The same column for some of the models."""
-        at = list(rows)
-        errors = None if self.errors is None else self.errors[at]
-        draws = None if self.draws is None else self.draws[:, at]
-        return replace(self, values=self.values[at], errors=errors, draws=draws)
+    def redrawn(self, rng: np.random.Generator) -> Floats:
+        """Rows that the column might have been, had it been measured again; itself if nothing is known about that."""
+        if self.draws is not None:
+            return self.draws
+        if self.errors is None:
+            return self.values[None]
+        return self.values + self.errors * rng.normal(size=(RESAMPLES, len(self.values)))
 
 
 @dataclass(frozen=True)
@@ -326,21 +289,27 @@ class Scores:
         return self.bench + self.downstream
 
     def of(self, models: Sequence[str]) -> Scores:
-        rows = [self.models.index(model) for model in models]
-        bench, downstream = (tuple([c.of(rows) for c in side]) for side in (self.bench, self.downstream))
-        return Scores(tuple(models), bench, downstream, self.families)
+        """Of some of the models."""
+        at = [self.models.index(model) for model in models]
+
+        def part(column: ScoreColumn) -> ScoreColumn:
+            errors = None if column.errors is None else column.errors[at]
+            draws = None if column.draws is None else column.draws[:, at]
+            return replace(column, values=column.values[at], errors=errors, draws=draws)
+
+        return Scores(tuple(models), tuple(map(part, self.bench)), tuple(map(part, self.downstream)), self.families)
 
 
 def checked(scores: Scores) -> tuple[Scores, list[str]]:
     """Scores that can be correlated, and the models left out because they lack a score."""
-    repeated = sorted({model for model in scores.models if scores.models.count(model) > 1})
+    repeated = [model for model, count in Counter(scores.models).items() if count > 1]
     if repeated:
-        raise BadInput(f"{_quoted(repeated)}: more than one row; each model needs a unique name")
+        raise BadInput(f"{repeated[0]!r}: more than one row; each model needs a unique name")
     lacking = np.asarray(np.isnan([column.values for column in scores.columns]).any(axis=0)).tolist()
-    left_out = [model for model, lacks in zip(scores.models, lacking, strict=True) if lacks]
+    left_out = list(compress(scores.models, lacking))
     kept = scores.of([model for model in scores.models if model not in left_out])
     if problem := unfit(kept):
-        raise BadInput(problem + (f" ({_count(len(left_out))} left out for a missing score)" if left_out else ""))
+        raise BadInput(problem + (f" (left out for a missing score: {len(left_out)})" if left_out else ""))
     return kept, left_out
 
 
@@ -348,20 +317,23 @@ def unfit(scores: Scores) -> str | None:
     """Why these scores cannot be correlated, if so."""
     n = len(scores.models)
     if not MIN_MODELS <= n <= MAX_MODELS:
-        return f"{_count(n)} with all scores: correlating needs {MIN_MODELS} to {MAX_MODELS}"
+        models = "1 model" if n == 1 else f"{n} models"
+        return f"{models} with all scores: correlating needs {MIN_MODELS} to {MAX_MODELS}"
     constant = [column.name for column in scores.columns if np.ptp(column.values) == 0]
     if constant:
         return f"column {constant[0]!r} is the same for all {n} models: there is nothing to correlate"
     return None
 
 
-def _count(n: int) -> str:
-    return f"{n} model" if n == 1 else f"{n} models"
+# --- columns of a table ---
 
-
-def _quoted(names: Sequence[str], shown: int = 5) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(map(repr, names[:shown])) + more
+NAMES = ("model", "model name", "name", "rm", "reward model")
+"""Usual headers of the column of model names."""
+MISSING = frozenset({"", "-", "–", "—", "na", "n/a", "nan", "none", "null"})
+ERROR = "_se"
+"""A column `X_se` holds the standard errors of column `X`."""
+BENCH, DOWNSTREAM = "bench:", "downstream:"
+"""Prefixes by which a header says which side it is on."""
 
 
 def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> Scores:
@@ -370,24 +342,20 @@ def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> S
     if not rows:
         raise BadInput(f"{path} holds no rows")
     headers = list(dict.fromkeys(key for row in rows for key in row))
-    texts = [h for h in headers if any(isinstance(row.get(h), str) and not _is_number(row[h]) for row in rows)]
-    key = next(iter([h for h in headers if h.lower() in NAMES] or texts), None)
+    cells = {header: [_cell(row.get(header)) for row in rows] for header in headers}
+    texts = [header for header in headers if any(isinstance(cell, str) for cell in cells[header])]
+    key = next(iter([header for header in headers if header.lower() in NAMES] or texts), None)
     if key is None:
         raise BadInput(f"{path} has no column of model names; name it 'model'")
-    # mostly numbers: a single `inf` or `12*` is an error to report, not a reason to take the column for text
-    cells = {h: [_is_number(row[h]) for row in rows if not _is_missing(row.get(h))] for h in headers if h != key}
-    numeric = [h for h, numbers in cells.items() if sum(numbers) > len(numbers) / 2]
-    sides = _sides(path, headers, numeric, bench, downstream)
-    models = tuple(str(row.get(key) if row.get(key) is not None else "").strip() for row in rows)
+    models = tuple("" if row.get(key) is None else str(row[key]).strip() for row in rows)
     if "" in models:
         raise BadInput(f"{path}: row {models.index('') + 1} has no name in column {key!r}")
 
     def numbers(header: str) -> Floats:
-        for model, row in zip(models, rows, strict=True):
-            cell = row.get(header)
-            if not _is_missing(cell) and not _is_number(cell):
-                raise BadInput(f"{path}: column {header!r} of {model!r} is {str(cell)[:40]!r}, not a number")
-        return np.array([np.nan if _is_missing(row.get(header)) else float(row[header]) for row in rows])
+        for model, cell in zip(models, cells[header], strict=True):
+            if isinstance(cell, str):
+                raise BadInput(f"{path}: column {header!r} of {model!r} is {cell[:40]!r}, not a number")
+        return np.array(cells[header], dtype=np.float64)  # None becomes NaN
 
     def column(header: str) -> ScoreColumn:
         values, error = numbers(header), header + ERROR
@@ -396,9 +364,12 @@ def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> S
             raise BadInput(f"{path}: column {error!r} lacks a standard error of a score, or has a negative one")
         return ScoreColumn(header.removeprefix(BENCH).removeprefix(DOWNSTREAM).strip(), values, errors)
 
+    # mostly numbers: a single `inf` or `12*` is an error to report, not a reason to take the column for text
+    kinds = {header: Counter(map(type, column)) for header, column in cells.items() if header != key}
+    numeric = [header for header, count in kinds.items() if count[float] > count[str]]
+    benchmarks, outcomes = _sides(path, headers, numeric, bench, downstream)
     families = {model: str(row["family"]) for model, row in zip(models, rows, strict=True) if row.get("family")}
-    benchmarks, outcomes = (tuple(map(column, side)) for side in sides)
-    return Scores(models, benchmarks, outcomes, families)
+    return Scores(models, tuple(map(column, benchmarks)), tuple(map(column, outcomes)), families)
 
 
 def _header(text: str) -> str:
@@ -406,44 +377,43 @@ def _header(text: str) -> str:
     return " ".join(str(text).split())
 
 
+def _cell(value: Any) -> float | str | None:
+    """A number, `None` if it is missing, else its text."""
+    text = "" if value is None else str(value).strip()
+    if text.lower() in MISSING:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
+
+
 def _sides(
     path: Path, headers: list[str], numeric: list[str], bench: Sequence[str], downstream: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Benchmark and downstream headers: as requested, else by prefix, else the first and second of just two columns."""
+
+    def known(name: str, prefix: str) -> str:
+        for header in headers:
+            if _header(name) in (header, header.removeprefix(prefix).strip()):
+                return header
+        raise unknown("column", name, headers)
+
     scores = [h for h in numeric if not (h.endswith(ERROR) and h.removesuffix(ERROR) in headers)]
-    targets = [_known(name, headers, DOWNSTREAM) for name in downstream]
-    targets = targets or [h for h in scores if h.startswith(DOWNSTREAM)]
+    targets = [known(name, DOWNSTREAM) for name in downstream] or [h for h in scores if h.startswith(DOWNSTREAM)]
     if not targets and not bench and len(scores) == 2:
         targets = scores[1:]
     if not targets:
         listed = ", ".join(map(repr, scores)) or "none"
         raise BadInput(f"{path}: name the columns of downstream scores with --downstream; columns of numbers: {listed}")
-    predictors = [_known(name, headers, BENCH) for name in bench] or [h for h in scores if h not in targets]
+    predictors = [known(name, BENCH) for name in bench] or [h for h in scores if h not in targets]
     both = [name for name in predictors if name in targets]
     if both:
-        raise BadInput(f"{path}: {_quoted(both)} cannot be on both sides")
+        raise BadInput(f"{path}: {both[0]!r} cannot be on both sides")
     if not predictors:
         raise BadInput(f"{path}: no column is left for a benchmark")
     return list(dict.fromkeys(predictors)), list(dict.fromkeys(targets))
-
-
-def _known(name: str, headers: list[str], prefix: str = "") -> str:
-    name = _header(name)
-    for header in headers:
-        if name in (header, header.removeprefix(prefix).strip()):
-            return header
-    raise unknown("column", name, headers)
-
-
-def _is_missing(cell: Any) -> bool:
-    return cell is None or str(cell).strip().lower() in MISSING
-
-
-def _is_number(cell: Any) -> bool:
-    try:
-        return not isinstance(cell, bool) and math.isfinite(float(cell))
-    except (TypeError, ValueError):
-        return False
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -451,34 +421,31 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise BadInput(f"{path} is a folder: give runs with --bench and --downstream")
     if not path.exists():
         raise BadInput(f"{path} does not exist")
-    if path.suffix.lower() in (".csv", ".tsv"):
-        return _csv(path)
-    rows = list(file_source(path).rows())
-    for row in rows:
-        if row.problem or not isinstance(row.data, dict):
-            raise BadInput(f"{path}, row {row.line}: {row.problem or 'must be an object, one per model'}")
-    return [row.data for row in rows]
-
-
-def _csv(path: Path) -> list[dict[str, Any]]:
-    """Unlike in a dataset, a row may be shorter than the header: what it lacks is missing."""
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        rows = list(file_source(path).rows())
+        for row in rows:
+            if row.problem or not isinstance(row.data, dict):
+                raise BadInput(f"{path}, row {row.line}: {row.problem or 'must be an object, one per model'}")
+        return [row.data for row in rows]
+    # unlike in a dataset, a row may be shorter than the header: what it lacks is missing
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            header, *lines = list(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")) or [[]]
+            reader = csv.DictReader(file, restkey="", delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+            names = Counter(map(_header, reader.fieldnames or ()))
+            lines = [line for line in reader if any(_cell(cell) is not None for cell in line.values())]
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path} cannot be read as CSV in UTF-8: {error}") from None
-    names = [_header(cell) for cell in header]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
+    repeated = [name for name, count in names.items() if count > 1]
+    if repeated:
         raise BadInput(f"{path} has two columns named {repeated[0]!r}")
     for number, line in enumerate(lines, 1):
-        if len(line) > len(names):
-            raise BadInput(f"{path}: row {number} has {len(line)} cells, the header has {len(names)}")
-    return [dict(zip(names, line, strict=False)) for line in lines if not all(map(_is_missing, line))]
+        if "" in line:
+            raise BadInput(f"{path}: row {number} has more cells than the header")
+    return lines
 
 
-# Columns of run folders.
+# --- columns of run folders ---
 
-RESAMPLES = 2000
 MAX_CELLS = 1 << 22
 """Resampling weights held in memory at once."""
 IGNORED_SETTINGS = frozenset({"model", "condition", "dataset"})
@@ -515,10 +482,9 @@ def _merged(read: Iterable[RunColumn]) -> list[RunColumn]:
         known = columns.setdefault(column.name, column)
         if known is column:
             continue
-        if known.data != column.data:
-            raise BadInput(f"two runs on {column.name!r} did not use the same data; correlate them one at a time")
         names = sorted({*known.settings, *column.settings})
         differing = [name for name in names if known.settings.get(name) != column.settings.get(name)]
+        differing += ["their data"] if known.data != column.data else []
         if differing:
             raise BadInput(
                 f"two runs on {column.name!r} differ in {', '.join(differing)}; correlate them one at a time"
@@ -530,14 +496,14 @@ def _merged(read: Iterable[RunColumn]) -> list[RunColumn]:
     return list(columns.values())
 
 
-def _finished(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Verb, settings and summary of a run."""
+def _read_run(folder: Path, flag: str, *verbs: str) -> tuple[str, dict[str, Any], Any]:
+    """Verb, settings and summary of a finished run of one of the verbs."""
     if not (folder / CONFIG).exists():
         raise BadInput(f"{folder} is not a run: it has no {CONFIG}")
     config = read_identity(folder)
-    verb = next((verb for verb in ("evaluate", "bon", "ppo") if verb in config), None)
+    verb = next((verb for verb in verbs if verb in config), None)
     if verb is None:
-        raise BadInput(f"{folder} is not a run of `prb evaluate`, `prb bon` or `prb ppo`")
+        raise BadInput(f"{folder}: {flag} must be a run of {' or '.join(f'`prb {verb}`' for verb in verbs)}")
     return verb, config[verb], read_result(folder, SUMMARY)
 
 
@@ -554,8 +520,8 @@ def short_name(dataset: str) -> str:
 
 
 def _benchmark(folder: Path, condition: str | None) -> RunColumn:
-    verb, settings, summary = _finished(folder)
-    if verb != "evaluate" or summary["task"] != "pairs":
+    _, settings, summary = _read_run(folder, "--bench", "evaluate")
+    if summary["task"] != "pairs":
         raise BadInput(f"{folder}: --bench must be a run of `prb evaluate` on pairs")
     conditions = settings["condition"]
     condition = condition or shown_condition(conditions)
@@ -575,9 +541,7 @@ def _benchmark(folder: Path, condition: str | None) -> RunColumn:
 
 
 def _downstream(folder: Path, best_of: int | None) -> RunColumn:
-    verb, settings, summary = _finished(folder)
-    if verb not in ("bon", "ppo"):
-        raise BadInput(f"{folder}: --downstream must be a run of `prb bon` or `prb ppo`")
+    verb, settings, summary = _read_run(folder, "--downstream", "bon", "ppo")
     comparable = _comparable(settings)
     try:
         result = msgspec.convert(summary, BonSummary) if verb == "bon" else msgspec.convert(summary, PpoSummary)
@@ -597,44 +561,31 @@ def _downstream(folder: Path, best_of: int | None) -> RunColumn:
 
 def _best_of_cells(folder: Path, bon: BonSummary, k: int) -> Cells:
     """The expected grade of the best of k, for each query that was sampled, graded and scored completely."""
-    samples, grades, scores = (_require(folder, name) for name in (SAMPLES, GRADES, SCORES))
-    text = {(line.pair, line.n): line.text for line in read_stage(samples, Sample)}
-    grade_of = {(g.pair, text.get((g.pair, g.n))): g.score for g in read_stage(grades, SampleGrade)}
-    score_of = {(line.model, line.pair, line.n): line.score for line in read_stage(scores, Score)}
+    text = {(line.pair, line.n): line.text for line in read_stage(folder / SAMPLES, Sample)}
+    grade_of = {(g.pair, text[g.pair, g.n]): g.score for g in read_stage(folder / GRADES, SampleGrade)}
+    score_of = {(line.model, line.pair, line.n): line.score for line in read_stage(folder / SCORES, Score)}
     cells: Cells = {result.model: {} for result in bon.results}
-    try:
-        for pair, cluster in bon.clusters.items():
-            texts = [text[pair, i] for i in range(bon.n)]
-            if None in texts:
-                continue
-            graded = np.array([grade_of[pair, answer] for answer in texts], dtype=np.float64)
-            for model, by_cluster in cells.items():
-                scored = np.array([score_of[model, pair, i] for i in range(bon.n)], dtype=np.float64)
-                value = float(curves(scored[None], graded[None], [k])[0, 0])
-                if not np.isnan(value):
-                    by_cluster.setdefault(cluster, []).append(value)
-    except KeyError as lost:
-        raise BadInput(f"{folder} has lost the line of {lost}; run its command again") from None
+    for pair, cluster in bon.clusters.items():
+        texts = [text[pair, i] for i in range(bon.n)]
+        if None in texts:
+            continue
+        graded = np.array([grade_of[pair, answer] for answer in texts], dtype=np.float64)
+        for model, by_cluster in cells.items():
+            scored = np.array([score_of[model, pair, i] for i in range(bon.n)], dtype=np.float64)
+            value = float(curves(scored[None], graded[None], [k])[0, 0])
+            if not np.isnan(value):
+                by_cluster.setdefault(cluster, []).append(value)
     return cells
 
 
 def _ppo_cells(folder: Path, ppo: PpoSummary) -> Cells:
     if not ppo.held_out.prompts or ppo.held_out.grade is None:
         raise BadInput(f"{folder} has no graded held-out answers")
-    answers = [a for a in read_answers(_require(folder, ANSWERS)) if a.stage == "after"]
-    if len(answers) < ppo.held_out.prompts:
-        raise BadInput(f"{folder / ANSWERS} lacks answers to held-out prompts; run its command again")
     cells: dict[str, list[float]] = {}
-    for answer in answers:
-        if answer.grade is not None and answer.grade.score is not None:
+    for answer in read_stage(folder / ANSWERS, HeldOutAnswer):
+        if answer.stage == "after" and answer.grade and answer.grade.score is not None:
             cells.setdefault(answer.cluster, []).append(answer.grade.score)
     return {ppo.model.spec: cells}
-
-
-def _require(folder: Path, name: str) -> Path:
-    if not (folder / name).exists():
-        raise BadInput(f"{folder} is incomplete: it has no {name}")
-    return folder / name
 
 
 def resampled_columns(columns: Sequence[RunColumn], models: Sequence[str]) -> list[ScoreColumn]:

@@ -29,7 +29,6 @@ from prb.downstream.ppo import CHECKPOINT_EVERY, CLIP, CRITIC_RATE, MAX_GRAD_NOR
 from prb.downstream.ppo.policy import Prompt, Prompts, load_prompts
 from prb.engine.chat import fit, one_bos, write_prompt
 from prb.errors import BadInput, MissingExtra, PrbError, first_line
-from prb.llm import parse_llm
 from prb.progress import Progress
 from prb.prompts import policy_chat
 from prb.runs import RunFolder, draft, write_bytes
@@ -51,7 +50,7 @@ def run_verl(config: PpoConfig, verl: Verl, *, progress: Progress) -> FinishedPp
     """Write verl's files and, if `launch` is set, run it."""
     if config.minibatch % (verl.nodes * verl.gpus):
         raise BadInput(f"minibatch {config.minibatch} cannot be split into {verl.nodes * verl.gpus} GPUs")
-    if "adapter" in parse_llm(config.policy).options:
+    if "adapter" in config.weights:
         raise BadInput(f"policy {config.policy}: verl starts from whole weights; merge the adapter first")
     for line in config.override:
         if "=" not in line:
@@ -74,10 +73,18 @@ def run_verl(config: PpoConfig, verl: Verl, *, progress: Progress) -> FinishedPp
         lines = [f"{name}: {json.dumps(branch, indent=2)}\n" for name, branch in branches]
         head = "# Written by `prb ppo --engine verl`.\ndefaults:\n  - ppo_trainer\n  - _self_\n"
         write_bytes(out / f"{NAME}.yaml", (head + "".join(lines)).encode())
+        where = ["--config-dir", str(out.resolve()), "--config-name", NAME]
+        command = [sys.executable, "-m", "verl.trainer.main_ppo", *where, *config.override]
         if not verl.launch:
-            return FinishedPpo(out, {}, f"files: {out}\nlaunch: {shlex.join(launch_command(config, out))}")
-        _launch(config, verl, out)
-        return FinishedPpo(out, {}, f"checkpoints: {out / 'checkpoints'}")
+            return FinishedPpo(out, {}, f"files: {out}\nlaunch: {shlex.join(command)}")
+        if find_spec("verl") is None:
+            elsewhere = shlex.join(["python", *command[1:]])
+            raise BadInput(f"verl is not installed here (tested with {TESTED}); where it is, run: {elsewhere}")
+        _check_server(config, verl.url, out)
+        code = subprocess.run(command, check=False).returncode  # noqa: S603 - our own words
+    if code:
+        raise PrbError(f"verl ended with code {code}; run the same command again to resume from its last checkpoint")
+    return FinishedPpo(out, {}, f"checkpoints: {out / 'checkpoints'}")
 
 
 def _tokenizer(config: PpoConfig) -> Any:
@@ -85,9 +92,9 @@ def _tokenizer(config: PpoConfig) -> Any:
         from transformers import AutoTokenizer
     except ImportError:
         raise MissingExtra("--engine verl", "torch") from None
-    options = parse_llm(config.policy).options
+    weights = config.weights
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve_weights(options["model"]), revision=options.get("revision"))
+        tokenizer = AutoTokenizer.from_pretrained(resolve_weights(weights["model"]), revision=weights.get("revision"))
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(f"cannot load the tokenizer of {config.policy!r}: {first_line(error)}") from None
     if not tokenizer.chat_template:
@@ -142,11 +149,10 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def verl_settings(config: PpoConfig, verl: Verl, prompts: int, out: Path) -> dict[str, Any]:
     """Our settings under verl's names."""
-    options = parse_llm(config.policy).options
-    weights = resolve_weights(options["model"])
+    weights = resolve_weights(config.weights["model"])
     model = {
         "path": str(Path(weights).resolve()) if Path(weights).exists() else weights,
-        "trust_remote_code": options.get("trust_remote_code", "").lower() in ("true", "1", "yes"),
+        "trust_remote_code": config.weights.get("trust_remote_code", False),
         "lora_rank": config.lora,
         "lora_alpha": 2 * config.lora or 16,
         "target_modules": "all-linear",
@@ -221,22 +227,6 @@ def verl_settings(config: PpoConfig, verl: Verl, prompts: int, out: Path) -> dic
             "resume_mode": "auto",
         },
     }
-
-
-def launch_command(config: PpoConfig, out: Path) -> list[str]:
-    where = ["--config-dir", str(out.resolve()), "--config-name", NAME]
-    return [sys.executable, "-m", "verl.trainer.main_ppo", *where, *config.override]
-
-
-def _launch(config: PpoConfig, verl: Verl, out: Path) -> None:
-    words = launch_command(config, out)
-    if find_spec("verl") is None:
-        elsewhere = shlex.join(["python", *words[1:]])
-        raise BadInput(f"verl is not installed here (tested with {TESTED}); where it is, run: {elsewhere}")
-    _check_server(config, verl.url, out)
-    code = subprocess.run(words, check=False).returncode  # noqa: S603 - our own words
-    if code:
-        raise PrbError(f"verl ended with code {code}; run the same command again to resume from its last checkpoint")
 
 
 def _check_server(config: PpoConfig, url: str, out: Path) -> None:

@@ -28,6 +28,8 @@ from prb.registry import Spec, names_code, typed_options
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 WHOLE_MODELS = ("reward-model", "dpo")
 """Methods of `FullConfig`; all others are heads."""
+CHECKPOINT = "checkpoint.safetensors"
+"""Where the state of an unfinished training is, in its folder."""
 LORA_ALPHA = 2
 """LoRA's alpha, as a multiple of the rank."""
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from prb.config import RankerName
@@ -29,7 +28,6 @@ from prb.models.personal.features import Features, encoded_texts
 from prb.models.personal.head import Head, Scaler, encode_answers, query_of, require_torch, tensors
 from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Step, Taught, View
 from prb.progress import SILENT, Progress
-from prb.runs import draft
 from prb.stats.estimate import codes, share
 from prb.stats.paired import Twins, person_effect
 from prb.types import Ask, Estimate, Failure, Pair, Query
@@ -287,14 +285,16 @@ def learn(
         return Learned(head, [], 0, {"rows_used": len(rows)})
     require_torch()
     training = Training(spec, method, examples, fit, scaler, learning)
-    done = training.restore(checkpoint, progress) if checkpoint and checkpoint.exists() else 0
+    if checkpoint:
+        training.restore(checkpoint, progress)
+    done = len(training.curve)
     progress.begin(f"training {spec}", total=learning.epochs, done=done)
     for epoch in range(done, learning.epochs):
         if len(held) and epoch - training.best >= learning.patience:
             break
         training.epoch(epoch, held)
         if checkpoint:
-            training.store(checkpoint)
+            training.save(checkpoint)
         progress.advance()
     return training.learned()
 
@@ -340,30 +340,30 @@ class Training:
         )
         self.curve: list[Epoch] = []
         self.best = 0
-        self.kept = self._arrays()
+        self.kept = {name: value.detach().clone() for name, value in self.params.items()}
 
     def epoch(self, number: int, held: Ints) -> None:
         import torch
 
         noise = torch.Generator().manual_seed(self.learning.seed * 1_000_003 + number)
-        total = 0.0
+        step, total = Step(number / self.learning.epochs, noise), 0.0
         for rows in user_batches(self.examples.user[self.fit], self.learning.batch, self.learning.seed, number):
-            total += self._step(self.fit[rows], Step(number / self.learning.epochs, noise)) * len(rows)
-        done, kept = Epoch(number + 1, total / len(self.fit)), self._arrays()
+            total += self._step(self.fit[rows], step) * len(rows)
+        done = Epoch(number + 1, total / len(self.fit))
+        now = {name: value.detach().clone() for name, value in self.params.items()}
         if len(held):
-            margins, _ = held_out_margins(self.head(kept), self.examples, held[:VALIDATION_ROWS])
+            margins, _ = held_out_margins(self.head(now), self.examples, held[:VALIDATION_ROWS])
             loss = float(np.logaddexp(0, -margins).mean())
             done = replace(done, held_loss=loss, held_accuracy=float(credits_of(margins).mean()))
         lowest = min((epoch.held_loss for epoch in self.curve if epoch.held_loss is not None), default=np.inf)
         if done.held_loss is None or done.held_loss < lowest:
-            self.best, self.kept = number + 1, kept
+            self.best, self.kept = number + 1, now
         self.curve.append(done)
 
     def _step(self, rows: Ints, step: Step) -> float:
         import torch
 
         pairs = self._pairs(rows, "float32")
-        self.optimizer.zero_grad()
         unpenalized = self.method.unpenalized | {"codes"}
         weights = [value for name, value in self.params.items() if name not in unpenalized]
         penalty = self.learning.l2 * sum(value.square().sum() for value in weights)
@@ -378,6 +378,7 @@ class Training:
                 f"{self.spec}: the loss is {float(loss.detach())} in epoch {len(self.curve) + 1}; --sweep chooses the "
                 "settings of the method and its L2 penalty by cross-validation"
             )
+        self.optimizer.zero_grad()
         (loss + penalty).backward()
         self.optimizer.step()
         return float(loss.detach())
@@ -387,13 +388,10 @@ class Training:
         code = np.zeros((len(rows), self.method.code_size))
         return tensors(self.scaler.pairs(self.examples.pairs(rows, self.method, code), dtype), dtype)
 
-    def _arrays(self) -> dict[str, Floats]:
-        return single_precision({name: value.detach().numpy().copy() for name, value in self.params.items()})
-
-    def head(self, arrays: dict[str, Floats]) -> Head:
+    def head(self, weights: Mapping[str, Any]) -> Head:
         """The head with these parameters; new users get the average code of the users seen."""
-        codes = arrays.get("codes")
-        params = {name: value for name, value in arrays.items() if name != "codes"}
+        params = single_precision({name: value.numpy() for name, value in weights.items()})
+        codes = params.pop("codes", None)
         if codes is None:
             return Head(self.spec, params, self.scaler, np.zeros(self.method.code_size))
         known = np.random.default_rng([self.learning.seed, KNOWN_STREAM]).permutation(len(codes))[:KNOWN_USERS]
@@ -414,44 +412,20 @@ class Training:
         report = self.method.report(head.tensors(), pairs, int(pairs.user.max()) + 1)
         return Learned(head, self.curve, self.best, report)
 
-    def store(self, path: Path) -> None:
-        """One safetensors file; the curve is in its header."""
-        from safetensors.numpy import save_file
+    @property
+    def state(self) -> dict[str, Any]:
+        return {**self.params, **{f"kept.{name}": value for name, value in self.kept.items()}}
 
-        state = self.optimizer.state_dict()["state"]
-        arrays = {f"now.{n}": v.detach().numpy() for n, v in self.params.items()}
-        arrays |= {f"kept.{n}": v for n, v in self.kept.items()}
-        arrays |= {f"adam.{i}.{k}": v.numpy() for i, part in state.items() for k, v in part.items()}
-        solid = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in arrays.items()}
-        about = orjson.dumps({"curve": self.curve, "best": self.best}).decode()
-        with draft(path) as part:
-            save_file(solid, part, metadata={"about": about})
+    def save(self, path: Path) -> None:
+        from prb.training.state import save_state
 
-    def restore(self, path: Path, progress: Progress = SILENT) -> int:
-        """Read a checkpoint; returns how many epochs are done. One that cannot be read is of no use: it starts anew."""
-        import torch
-        from safetensors import SafetensorError, safe_open
+        save_state(path, self.state, self.optimizer, {"curve": self.curve, "best": self.best})
 
-        try:
-            with safe_open(path, framework="np") as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-                about = orjson.loads(file.metadata()["about"])
-            now = {name: torch.from_numpy(arrays[f"now.{name}"]).view_as(p) for name, p in self.params.items()}
-            kept = {name: np.asarray(arrays[f"kept.{name}"], dtype=np.float64) for name in self.params}
-            state = {
-                i: {k: torch.from_numpy(arrays[f"adam.{i}.{k}"]) for k in ("step", "exp_avg", "exp_avg_sq")}
-                for i in range(len(self.params))
-            }
-            curve, best = [Epoch(**epoch) for epoch in about["curve"]], int(about["best"])
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-            progress.note(f"{path} cannot be read ({error}); training starts again")
-            return 0
-        with torch.no_grad():
-            for name, value in self.params.items():
-                value.copy_(now[name])
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
-        self.kept, self.curve, self.best = kept, curve, best
-        return len(self.curve)
+    def restore(self, path: Path, progress: Progress) -> None:
+        from prb.training.state import load_state
+
+        if about := load_state(path, self.state, self.optimizer, progress):
+            self.curve, self.best = [Epoch(**epoch) for epoch in about["curve"]], about["best"]
 
 
 def user_batches(user: Ints, size: int, seed: int, epoch: int) -> Iterator[Ints]:

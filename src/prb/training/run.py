@@ -36,7 +36,7 @@ from prb.registry import Spec
 from prb.runs import Finished, RunFolder, remove, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import Difference, difference
-from prb.training.config import LORA_ALPHA, FullConfig, TrainConfig
+from prb.training.config import CHECKPOINT, LORA_ALPHA, FullConfig, TrainConfig
 from prb.training.learning import (
     Epoch,
     Examples,
@@ -58,7 +58,7 @@ from prb.training.learning import (
 from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
 from prb.weights import make_readable
 
-CHECKPOINT, SWEEP, ADAPTER = "checkpoint.safetensors", "sweep.json", "adapter"
+SWEEP, ADAPTER = "sweep.json", "adapter"
 CONDITIONS: tuple[ConditionName, ...] = ("none", "profile", "shuffled")
 VALIDATION_ROWS = 2_000
 """Held-out rows that are scored under every condition for the card, at most."""

@@ -165,9 +165,7 @@ def test_the_reference_stays_what_the_policy_was(folder: Path, lora: int) -> Non
 
 def test_adapters_are_all_that_lora_trains_and_they_depend_on_the_seed_alone(folder: Path) -> None:
     pytest.importorskip("peft", reason="needs the train extra")
-    from prb.downstream.ppo.loop import trainable
-
-    one, same, other = (trainable(learner(folder, lora=2, seed=seed).net) for seed in (1, 1, 2))
+    one, same, other = (learner(folder, lora=2, seed=seed).trainable() for seed in (1, 1, 2))
     assert all("lora" in name or name.startswith("head.") for name in one)
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert any(not torch.equal(one[name], other[name]) for name in one)

@@ -1,15 +1,22 @@
-"""PPO learns, goes on exactly where it was killed, and stops where it should."""
+"""PPO learns, resumes exactly where it was killed, and stops where it should; in Python and on the command line."""
 
 from __future__ import annotations
 
 import csv
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
+from prb.cli import run as prb
 from prb.errors import BadInput, PrbError, RunConflict
 from prb.models.scripted import ScriptedScorer
 from prb.runs import read_json, read_lines
@@ -61,13 +68,6 @@ def files(folder: Path) -> dict[str, bytes]:
 # it learns
 
 
-def learns(policy: Path, folder: Path, seed: int, **changes: Any) -> FinishedPpo:
-    rows = people(folder / "people.jsonl", 192, BRIEF)
-    settings: dict[str, Any] = {"steps": 6, "batch": 32, "minibatch": 16, "epochs": 2, "lr": 1e-3, "kl": 0.01}
-    settings |= {"max_tokens": 16, "holdout": 64, "seed": seed, **changes}
-    return ppo(config(policy, rows, folder / f"seed{seed}", **settings), reward=scorer(brevity), grader=ShortIsGood())
-
-
 def assert_better(run: FinishedPpo, nats: float) -> None:
     """On 64 held-out prompts, one answer each, before and after."""
     held = run.summary["held_out"]
@@ -78,7 +78,10 @@ def assert_better(run: FinishedPpo, nats: float) -> None:
 
 
 def test_a_policy_learns_brevity_for_people_who_want_it(policy: Path, tmp_path: Path) -> None:
-    run = learns(policy, tmp_path, seed=0)
+    rows = people(tmp_path / "people.jsonl", 192, BRIEF)
+    settings: dict[str, Any] = {"steps": 6, "batch": 32, "minibatch": 16, "epochs": 2, "lr": 1e-3, "kl": 0.01}
+    settings |= {"max_tokens": 16, "holdout": 64}
+    run = ppo(config(policy, rows, tmp_path / "run", **settings), reward=scorer(), grader=ShortIsGood())
     assert_better(run, nats=10)
     graded = run.summary["held_out"]["grade"]
     assert graded["after"]["value"] > graded["before"]["value"]
@@ -152,7 +155,7 @@ def test_a_finished_run_is_only_read(policy: Path, data: Path, tmp_path: Path) -
     before = files(tmp_path / "run")
     assert ppo(settings, reward=dies_at(0)).summary == first.summary
     assert files(tmp_path / "run") == before
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
 def test_other_weights_under_the_same_name_are_refused(policy: Path, data: Path, tmp_path: Path) -> None:
@@ -213,26 +216,25 @@ def test_an_answer_of_blanks_is_dropped_or_gets_the_reward_that_was_set_for_it(
     assert scored.summary["train"]["first"]["reward"] < dropped.summary["train"]["first"]["reward"] - 1
 
 
-def test_more_than_five_percent_of_failures_stop_the_run_and_say_why(policy: Path, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("every", "why"),
+    [
+        (10, r"2 of the last 24 answers got no reward, more than 5%.*busy: try later"),
+        (1, r"8 of the last 8 answers.*busy"),
+    ],
+)
+def test_too_many_failures_stop_the_run_and_say_why(
+    policy: Path, data: Path, tmp_path: Path, every: int, why: str
+) -> None:
     count = iter(range(10**9))
 
-    def tenth(ask: Ask) -> float | Failure:
-        return Failure("busy", "try later") if next(count) % 10 == 9 else brevity(ask)
+    def fails(ask: Ask) -> float | Failure:
+        return Failure("busy", "try later") if next(count) % every == every - 1 else brevity(ask)
 
-    with pytest.raises(
-        PrbError, match=r"2 of the last 24 answers got no reward, more than 5%.*busy: try later"
-    ) as told:
-        ppo(config(policy, data, tmp_path / "run", steps=10, holdout=0), reward=ScriptedScorer(tenth))
+    with pytest.raises(PrbError, match=why) as told:
+        ppo(config(policy, data, tmp_path / "run", steps=10, holdout=0), reward=ScriptedScorer(fails))
     assert told.value.exit_code == 1
-
-
-def test_a_batch_without_any_reward_stops_the_run_at_once(policy: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(PrbError, match=r"8 of the last 8 answers.*out of order"):
-        ppo(
-            config(policy, data, tmp_path / "run", holdout=0),
-            reward=ScriptedScorer(lambda _: Failure("out of order")),
-        )
-    assert not (tmp_path / "run").exists()
+    assert (tmp_path / "run").exists() == (every > 1)  # the first step leaves nothing
 
 
 def test_weights_that_run_away_stop_the_run_with_what_to_do(
@@ -242,10 +244,7 @@ def test_weights_that_run_away_stop_the_run_with_what_to_do(
     monkeypatch.setattr("prb.downstream.ppo.loop.CHECKPOINT_EVERY", 1)
     with pytest.raises(PrbError, match=r"step \d: there is a NaN or an infinity in .* try a lower --lr"):
         ppo(config(policy, data, tmp_path / "run", lr=1e12), reward=scorer())
-    saved = list((tmp_path / "run" / "checkpoints").glob("*/weights.safetensors"))
-    from safetensors.torch import load_file
-
-    assert all(bool(tensor.isfinite().all()) for path in saved for tensor in load_file(path).values())
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
 def test_a_policy_far_from_its_reference_stops_the_run_early(
@@ -285,6 +284,101 @@ def test_a_wrong_setting_ends_before_anything_is_written(
     with pytest.raises(BadInput, match=why):
         ppo(config(policy, data, tmp_path / "run", **changes), reward=scorer())
     assert not (tmp_path / "run").exists()
+
+
+# as a person uses it: flags, wrong words, kill -9, Ctrl-C, two processes
+
+
+@pytest.fixture
+def words(policy: Path, data: Path) -> list[str]:
+    """A small run against `length`, which prefers the longer answer."""
+    asked = (
+        f"--policy transformers/{policy} --model length --dataset {data} --steps 6 --batch 8 --minibatch 4 --lr 1e-3"
+    )
+    less = "--max-tokens 6 --max-prompt 128 --holdout 4 --grader None --quiet"
+    return ["ppo", *asked.split(), *less.split()]
+
+
+@pytest.mark.slow
+def test_a_run_stopped_twice_resumes_to_the_same_bytes(words: list[str], tmp_path: Path) -> None:
+    out, words = tmp_path / "stopped", [*words, "--steps", "12"]
+    for steps, stop in ((3, signal.SIGINT), (5, signal.SIGKILL)):
+        process = subprocess.Popen([sys.executable, "-m", "prb", *words, "--out", str(out)], stderr=subprocess.PIPE)
+        while process.poll() is None and not ((out / "curves.csv").exists() and len(curves(out)) >= steps):
+            time.sleep(0.01)
+        process.send_signal(stop)
+        _, printed = process.communicate()
+        if stop == signal.SIGINT:
+            assert process.returncode == 130
+            assert b"interrupted" in printed
+        assert len(curves(out)) < 12
+    assert prb([*words, "--out", str(out)]) == 0
+    assert prb([*words, "--out", str(tmp_path / "whole")]) == 0
+    assert files(out) == files(tmp_path / "whole")
+
+
+def test_a_run_is_shown_as_table_and_json_and_repeated_from_its_config(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prb([*words, "--out", str(tmp_path / "one")]) == 0
+    printed = capsys.readouterr().out
+    assert "4 held-out prompts, one answer each, before and after 6 steps" in printed
+    assert "reward" in printed
+    assert f"policy: transformers/{tmp_path / 'one' / 'policy'}" in printed
+    assert prb([*words, "--out", str(tmp_path / "one"), "--json"]) == 0
+    summary = orjson.loads(capsys.readouterr().out)
+    assert summary == read_json(tmp_path / "one" / "summary.json")
+    assert summary["train"]["steps"] == 6
+    again = ["ppo", "--config", str(tmp_path / "one" / "config.json"), "--out", str(tmp_path / "two"), "--quiet"]
+    assert prb(again) == 0
+    one, two = (files(tmp_path / name) for name in ("one", "two"))
+    assert [one[name] == two[name] for name in ("curves.csv", "answers.jsonl", "policy/model.safetensors")] == [
+        True
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--model", "judgement"], "no model named 'judgement'"),
+        (["--model", "scripted-judge"], "only compares answers"),
+        (["--grader", "professor", "--holdout", "4"], "no grader named 'professor'"),
+        (["--condition", "none", "--condition", "profile"], "--condition takes one value"),
+    ],
+)
+def test_wrong_words_end_with_one_line_and_leave_nothing(
+    words: list[str], tmp_path: Path, more: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prb([*words, "--out", str(tmp_path / "run"), *more]) == 2
+    (told,) = capsys.readouterr().err.strip().splitlines()
+    assert why in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_loads_no_torch() -> None:
+    code = "import sys; from prb.cli import run\ntry: run(['ppo', '--help'])\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "--holdout" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_does(words: list[str], tmp_path: Path) -> None:
+    """Half of each batch a process, gradients averaged by accelerate: the same up to rounding."""
+    assert prb([*words, "--out", str(tmp_path / "one"), "--steps", "2"]) == 0
+    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no "
+    launch += "--dynamo_backend no -m prb"
+    told = subprocess.run(
+        [sys.executable, *launch.split(), *words, "--out", str(tmp_path / "two"), "--steps", "2"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr[-2000:]
+    for one, two in zip(curves(tmp_path / "one"), curves(tmp_path / "two"), strict=True):
+        for name in ("reward", "kl", "length", "entropy", "samples", "failed"):
+            assert one[name] == pytest.approx(two[name], rel=1e-3, abs=1e-4), name
 
 
 # what is asked and left

@@ -7,12 +7,12 @@ in `policy`.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from pydantic import Field, model_validator
 
 from prb import __version__
@@ -31,17 +31,16 @@ from prb.config import (
     UserConfig,
     config,
 )
-from prb.downstream.answers import GraderAbout, ModelAbout, read_stage
+from prb.downstream.answers import GraderAbout, ModelAbout
 from prb.errors import BadInput, explain_import
 from prb.grading import Grader
-from prb.llm import check_llm, parse_llm
+from prb.llm import LLMS, check_llm, parse_llm
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, typed_options
 from prb.runs import Finished, draft
 from prb.stats.paired import Difference
 from prb.summary import DatasetAbout
 from prb.types import Estimate, Scorer
-from prb.work import LARGEST_REWARD
 
 
 class Recipe(NamedTuple):
@@ -173,12 +172,17 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
         return Verl(**typed_options(Verl, spec, "engine")) if spec.name == "verl" else None
 
     @property
+    def weights(self) -> dict[str, Any]:
+        """What the policy's spec says: `model`, and the options that are given."""
+        return LLMS.check(parse_llm(self.policy))
+
+    @property
     def per_pass(self) -> int:
-        """Answers per forward pass: the `batch` of the policy's spec."""
-        return int(parse_llm(self.policy).options.get("batch", 8))
+        """Answers per forward pass."""
+        return int(self.weights.get("batch", 8))
 
 
-CURVES, CHECKPOINTS, POLICY, ANSWERS = "curves.csv", "checkpoints", "policy", "answers.jsonl"
+CURVES, POLICY, ANSWERS = "curves.csv", "policy", "answers.jsonl"
 Stage = Literal["before", "after"]
 """Of training: when a held-out answer was sampled."""
 
@@ -218,35 +222,24 @@ def write_curves(path: Path, rows: Sequence[CurveRow]) -> None:
 
 def read_curves(path: Path, up_to: int) -> list[dict[str, float]]:
     """The rows up to a step, as tables and figures take them."""
-    if not path.exists():
-        raise BadInput(f"{path.parent} is incomplete: it has no {path.name}")
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
         return [{**row, "step": int(row["step"])} for row in rows if row["step"] <= up_to]
-    except (ValueError, TypeError, KeyError, csv.Error) as error:
+    except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:
         raise BadInput(f"{path} cannot be read: {error}") from None
 
 
-class Scored(Struct, frozen=True):
-    """A reward or a grade, or why there is none."""
-
-    score: Annotated[float, Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)] | None
-    failure: str | None = None
+class HeldOutScore(Struct, frozen=True):
+    score: float | None
 
 
 class HeldOutAnswer(Struct, frozen=True):
     """What is read of a line of `answers.jsonl`."""
 
     stage: Stage
-    pair: str
     cluster: str
-    reward: Scored | None
-    grade: Scored | None
-
-
-def read_answers(path: Path) -> Iterator[HeldOutAnswer]:
-    return read_stage(path, HeldOutAnswer)
+    grade: HeldOutScore | None
 
 
 class Change(Struct, frozen=True):

@@ -1,8 +1,8 @@
 """Proximal policy optimization (Schulman et al. 2017, arXiv 1707.06347) of an LLM against a reward model.
 
 Read top to bottom: the arithmetic; a step, which samples one answer per prompt, scores each with the reward model as in
-evaluation, applies the KL penalty token by token, estimates advantages and takes clipped gradient steps; checkpoints;
-held-out answers; the run.
+evaluation, applies the KL penalty token by token, estimates advantages and takes clipped gradient steps; held-out
+answers; the run.
 
 There is no random state: the order of prompts, the noise of each answer and the minibatches are hashed from seed, step
 and row, and dropout is off. So a step depends only on weights, optimizer and its number. With several processes each
@@ -14,8 +14,7 @@ Left out, because verl has it (`--engine verl`): models larger than one GPU, sev
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,16 +24,13 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from prb import __version__
-from prb.downstream.answers import Asking, GraderAbout, ModelAbout, Place
+from prb.downstream.answers import Asking, GraderAbout, ModelAbout
 from prb.downstream.ppo import (
     ANSWERS,
     CHECKPOINT_EVERY,
-    CHECKPOINTS,
     CLIP,
     CRITIC_RATE,
     CURVES,
@@ -63,18 +59,20 @@ from prb.downstream.ppo.policy import (
     run,
 )
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.grading import GRADERS, Grader, Grades, answered, as_line
+from prb.grading import GRADERS, Grader, answered, as_line
 from prb.hashing import draw
-from prb.llm import Request, Sampling, parse_llm
+from prb.llm import Request, Sampling
 from prb.models import MODELS, check_scorer, execution_of
 from prb.progress import SILENT, Progress
 from prb.prompts import policy_chat
 from prb.registry import Spec
-from prb.runs import SUMMARY, RunFolder, draft, read_json, read_result, write_json, write_lines, writing
-from prb.stats.estimate import Floats, Ints, codes, totals
+from prb.runs import SUMMARY, RunFolder, read_result, remove, write_lines, writing
+from prb.stats.estimate import codes, totals
 from prb.stats.paired import bootstrap_interval, difference
 from prb.summary import DatasetAbout
-from prb.types import Ask, Estimate, Failure, Item, Pair, Scorer
+from prb.training.config import CHECKPOINT
+from prb.training.state import load_state, save_state
+from prb.types import Ask, Estimate, Failure, Pair, Scorer
 from prb.work import Asked, Breaker, ask_model, checked_reward, open_replies
 
 EPSILON = 1e-8
@@ -170,13 +168,8 @@ class Counts(NamedTuple):
     reward: float
     squares: float
 
-    @property
-    def scored(self) -> float:
-        return max(self.samples - self.failed, 1)
 
-
-@dataclass(frozen=True)
-class Rollout:
+class Rollout(NamedTuple):
     """The answers of a step: one row per answer, one column per token."""
 
     tokens: TokenBatch
@@ -188,17 +181,13 @@ class Rollout:
     first_failure: str
 
 
-@dataclass(frozen=True)
-class Targets:
-    """What a step learns from, computed before its first update."""
+class Targets(NamedTuple):
+    """What a step learns from, computed before its first update; one column per token."""
 
     logp: Tensor
     value: Tensor
     advantage: Tensor
     returns: Tensor
-    kl: float
-    """Nats away from the reference per answer."""
-    entropy: float
 
 
 class Trainer:
@@ -211,8 +200,8 @@ class Trainer:
         self.world = int(accelerator.num_processes)
         self.micro = min(config.minibatch // self.world, config.per_pass)
         """Answers per forward pass."""
-        lm = [p for name, p in trainable(learner.net).items() if name.startswith("lm.")]
-        critic = [p for name, p in trainable(learner.net).items() if not name.startswith("lm.")]
+        lm = [p for name, p in learner.trainable().items() if name.startswith("lm.")]
+        critic = [p for name, p in learner.trainable().items() if not name.startswith("lm.")]
         groups: list[dict[str, Any]] = [
             {"params": lm, "lr": config.lr},
             {"params": critic, "lr": CRITIC_RATE * config.lr},
@@ -222,141 +211,126 @@ class Trainer:
         self.net = net.eval()  # with dropout, a token's probability would depend on the pass that computed it
         learner.reference.to(accelerator.device)
 
-    def step(self, rollout: Rollout) -> CurveRow:
-        """Learn from the answers of a step."""
-        targets = self.targets(rollout)
-        losses = self.learn(rollout, targets)
-        self.done += 1
-        counts = rollout.counts
-        mean = counts.reward / counts.scored
-        return CurveRow(
-            step=self.done,
-            reward=mean,
-            reward_std=max(counts.squares / counts.scored - mean * mean, 0.0) ** 0.5,
-            kl=targets.kl,
-            length=counts.tokens / counts.scored,
-            entropy=targets.entropy,
-            **losses,  # type: ignore[arg-type]
-            **{name: int(getattr(counts, name)) for name in ("samples", "failed", "truncated", "cut")},
-        )
-
     def collect(self) -> Rollout:
-        """One answer per prompt, each with its own noise, and its reward."""
-        config, policy = self.config, self.learner.policy
+        """One answer per prompt, each with its own noise, and its reward, asked for as in evaluation."""
+        config, policy, device = self.config, self.learner.policy, self.accelerator.device
         prompts = self.prompts.batch(self.done)[self.accelerator.process_index :: self.world]
         views = self.prompts.views(prompts)
         fitted = [policy.fitted(view, config) for view in views]
-        requests: dict[int, Request] = {}
-        for n, fit in enumerate(fitted):
-            if not isinstance(fit, Failure):
-                seed = draw(config.seed, "answer", self.done, prompts[n].item.id, bits=SEED_BITS)
-                sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, seed=seed)
-                requests[n] = Request(policy_chat(fit[0], config.policy_prompt), sampling)
+        requests: list[Request | Failure] = []
+        for prompt, fit in zip(prompts, fitted, strict=True):
+            seed = draw(config.seed, "answer", self.done, prompt.item.id, bits=SEED_BITS)
+            sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, seed=seed)
+            chat = fit if isinstance(fit, Failure) else policy_chat(fit[0], config.policy_prompt)
+            requests.append(chat if isinstance(chat, Failure) else Request(chat, sampling))
         with self.accelerator.autocast():
-            written = dict(zip(requests, policy.write(list(requests.values())), strict=True))
-        answers = [fit if isinstance(fit, Failure) else written[n] for n, fit in enumerate(fitted)]
-        rewards = self.rewards(views, answers)
+            answers = policy.write(requests)
+
+        asks = {
+            n: Ask(view.reward, answer.text)
+            for n, (view, answer) in enumerate(zip(views, answers, strict=True))
+            if isinstance(view, Views) and isinstance(answer, Answer) and answer.text
+        }
+        replies = ask_model(self.model, "score", list(asks.values())) if asks else []
+        scored_answers = dict(zip(asks, map(checked_reward, replies), strict=True))
+        empty = Failure("empty answer") if config.empty_reward is None else config.empty_reward
+        rewards = [
+            answer if isinstance(answer, Failure) else scored_answers.get(n, empty) for n, answer in enumerate(answers)
+        ]
+
         kept = [
             BLANK if isinstance(answer, Failure) or isinstance(reward, Failure) else answer
             for answer, reward in zip(answers, rewards, strict=True)
         ]
-        device = self.accelerator.device
         tokens = TokenBatch(*(t.to(device) for t in pad_batch([a.prompt for a in kept], [a.tokens for a in kept])))
         scored = torch.tensor([float(a is not BLANK) for a in kept], device=device)
         tokens = tokens._replace(mask=tokens.mask * scored[:, None])
         scores = torch.tensor([0.0 if isinstance(r, Failure) else float(r) for r in rewards], dtype=torch.float64)
-        cut = sum(not isinstance(fit, Failure) and fit[1] > 0 for fit in fitted)
-        failed, truncated = sum(a is BLANK for a in kept), sum(a.truncated for a in kept)
-        local: list[Any] = [len(kept), failed, truncated, cut, tokens.mask.sum(), scores.sum(), scores.square().sum()]
-        counts = Counts(*self.total(torch.tensor([float(n) for n in local], dtype=torch.float64)).tolist())
+        local = Counts(
+            samples=len(kept),
+            failed=sum(a is BLANK for a in kept),
+            truncated=sum(a.truncated for a in kept),
+            cut=sum(not isinstance(fit, Failure) and fit[1] > 0 for fit in fitted),
+            tokens=float(tokens.mask.sum()),
+            reward=float(scores.sum()),
+            squares=float(scores.square().sum()),
+        )
+        counts = Counts(*self.total(torch.tensor(local, dtype=torch.float64)).tolist())
         failure = next((str(r) for r in rewards if isinstance(r, Failure)), "")
         return Rollout(tokens, scores.float().to(device), scored, counts, failure)
 
-    def rewards(self, views: Sequence[Views | Failure], answers: Sequence[Answer | Failure]) -> list[float | Failure]:
-        """The reward of each answer, asked for as in evaluation."""
-        empty = self.config.empty_reward
-        rewards: list[float | Failure] = [
-            answer if isinstance(answer, Failure) else Failure("empty answer") if empty is None else empty
-            for answer in answers
-        ]
-        asks = {
-            n: Ask(view.reward, answer.text)
-            for n, (view, answer) in enumerate(zip(views, answers, strict=True))
-            if isinstance(answer, Answer) and answer.text and isinstance(view, Views)
-        }
-        for n, reward in zip(asks, ask_model(self.model, "score", list(asks.values())) if asks else (), strict=True):
-            rewards[n] = checked_reward(reward)
-        return rewards
+    def step(self, rollout: Rollout) -> CurveRow:
+        """Learn from the answers of a step: some clipped updates per pass over the batch."""
+        config, counts = self.config, rollout.counts
+        targets, kl, entropy = self.targets(rollout)
+        updates = []
+        for epoch in range(config.epochs):
+            seed = draw(config.seed, "order", self.done, epoch, bits=SEED_BITS)
+            order = torch.randperm(len(rollout.scores), generator=torch.Generator().manual_seed(seed))
+            for rows in torch.split(order, config.minibatch // self.world):
+                updates.append(self.update(rollout.tokens, targets, rows))
+        self.done += 1
+        scored = max(counts.samples - counts.failed, 1)
+        mean = counts.reward / scored
+        return CurveRow(
+            step=self.done,
+            reward=mean,
+            reward_std=max(counts.squares / scored - mean * mean, 0.0) ** 0.5,
+            kl=kl / scored,
+            length=counts.tokens / scored,
+            entropy=entropy / max(counts.tokens, 1),
+            **{name: sum(losses[name] for losses in updates) / len(updates) for name in updates[0]},  # type: ignore[arg-type]
+            **{name: int(getattr(counts, name)) for name in ("samples", "failed", "truncated", "cut")},
+        )
 
     @torch.no_grad()
-    def targets(self, rollout: Rollout) -> Targets:
-        """What the answers are worth, token by token."""
-        parts = [
-            self.evaluate(rollout.tokens, rows) for rows in torch.split(torch.arange(len(rollout.scores)), self.micro)
-        ]
+    def targets(self, rollout: Rollout) -> tuple[Targets, float, float]:
+        """What the answers are worth, token by token; sums of KL and entropy over all tokens."""
+        tokens, scores, recipe, parts = rollout.tokens, rollout.scores, self.config.recipe, []
+        mask = tokens.mask
+        for rows in torch.split(torch.arange(len(scores)), self.micro):
+            part = tokens.rows(rows)
+            stats = self.net(part)
+            with self.learner.as_reference() as lm, self.accelerator.autocast():
+                reference, _ = self.learner.net.answer_logp(run(lm, part)[0], part)
+            missing = mask.shape[1] - part.mask.shape[1]
+            columns = (stats.logp, stats.entropy, stats.value, reference)
+            parts.append([torch.nn.functional.pad(column * part.mask, (0, missing)) for column in columns])
         logp, entropy, value, reference = (torch.cat(columns) for columns in zip(*parts, strict=True))
         self.refuse_nan("the log-probabilities or values of the answers", logp, value, reference)
-        mask, scores, recipe = rollout.tokens.mask, rollout.scores, self.config.recipe
         if recipe.whiten_rewards:
             scores = whiten(scores, rollout.scored, self.total(moments(scores, rollout.scored)))
         rewards = token_rewards(scores, logp, reference, mask, kl=self.config.kl)
         advantage = advantages(rewards, value, mask, lam=recipe.lam)
-        returns = advantage + value
-        advantage = whiten(advantage, mask, self.total(moments(advantage, mask)))
+        white = whiten(advantage, mask, self.total(moments(advantage, mask)))
         sums = self.total(torch.stack([((logp - reference) * mask).sum(), (entropy * mask).sum()]).double())
-        kl, entropy_sum = sums.tolist()
-        mean_entropy = entropy_sum / max(rollout.counts.tokens, 1)
-        return Targets(logp, value, advantage, returns, kl=kl / rollout.counts.scored, entropy=mean_entropy)
+        return Targets(logp, value, white, returns=advantage + value), *sums.tolist()
 
-    def evaluate(self, tokens: TokenBatch, rows: Tensor) -> list[Tensor]:
-        """Log-probability, entropy, value and the reference's log-probability of the tokens of some rows."""
-        part = tokens.rows(rows)
-        stats = self.net(part)
-        with self.learner.as_reference() as lm, self.accelerator.autocast():
-            reference, _ = self.learner.net.answer_logp(run(lm, part)[0], part)
-        missing = tokens.mask.shape[1] - part.mask.shape[1]
-        columns = (stats.logp, stats.entropy, stats.value, reference)
-        return [torch.nn.functional.pad(column * part.mask, (0, missing)) for column in columns]
-
-    def learn(self, rollout: Rollout, targets: Targets) -> dict[str, float]:
-        """Clipped steps over the batch; the means of their losses."""
-        size, updates = self.config.minibatch // self.world, []
-        for epoch in range(self.config.epochs):
-            seed = draw(self.config.seed, "order", self.done, epoch, bits=SEED_BITS)
-            order = torch.randperm(len(rollout.scores), generator=torch.Generator().manual_seed(seed))
-            updates += [self.update(rollout, targets, rows) for rows in torch.split(order, size)]
-        return {name: sum(losses[name] for losses in updates) / len(updates) for name in updates[0]}
-
-    def update(self, rollout: Rollout, targets: Targets, rows: Tensor) -> dict[str, float]:
+    def update(self, tokens: TokenBatch, targets: Targets, rows: Tensor) -> dict[str, float]:
         """One optimizer step. The loss of a piece is its share of the mean over the tokens of the whole minibatch."""
-        tokens = max(float(self.total(rollout.tokens.mask[rows].sum())), 1.0)
+        count = max(float(self.total(tokens.mask[rows].sum())), 1.0)
         sums, pieces = [], torch.split(rows, self.micro)
         for n, piece in enumerate(pieces):
             with nullcontext() if n == len(pieces) - 1 else self.accelerator.no_sync(self.net):
-                losses = self.losses(rollout.tokens.rows(piece), targets, piece)
+                part = tokens.rows(piece)
+                now = self.net(part)
+                old = Targets(*(column[piece, : part.mask.shape[1]] for column in targets))
+                per_token = {
+                    "policy_loss": policy_loss(now.logp, old.logp, old.advantage, clip=CLIP),
+                    "value_loss": value_loss(now.value, old.value, old.returns, clip=self.config.recipe.value_clip),
+                    "clip_fraction": clipped(now.logp, old.logp, clip=CLIP),
+                    "update_kl": update_kl(now.logp, old.logp),
+                }
+                losses = {name: (values * part.mask).sum() for name, values in per_token.items()}
                 loss = losses["policy_loss"] + VALUE_WEIGHT * losses["value_loss"]
-                self.accelerator.backward(loss * self.world / tokens)  # gradients of the processes are averaged
+                self.accelerator.backward(loss * self.world / count)  # gradients of the processes are averaged
             sums.append(torch.stack([value.detach() for value in losses.values()]))
-        means = (self.total(torch.stack(sums).sum(0)) / tokens).tolist()
+        means = (self.total(torch.stack(sums).sum(0)) / count).tolist()
         norm = torch.as_tensor(self.accelerator.clip_grad_norm_(self.net.parameters(), MAX_GRAD_NORM))
         self.refuse_nan(f"the gradient (policy loss {means[0]:g}, value loss {means[1]:g})", norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return {**dict(zip(losses, means, strict=True)), "grad_norm": float(norm)}
-
-    def losses(self, tokens: TokenBatch, targets: Targets, rows: Tensor) -> dict[str, Tensor]:
-        """Sums over the tokens of these rows."""
-        width, now = tokens.mask.shape[1], self.net(tokens)
-        logp, value, advantage, returns = (
-            column[rows, :width] for column in (targets.logp, targets.value, targets.advantage, targets.returns)
-        )
-        per_token = {
-            "policy_loss": policy_loss(now.logp, logp, advantage, clip=CLIP),
-            "value_loss": value_loss(now.value, value, returns, clip=self.config.recipe.value_clip),
-            "clip_fraction": clipped(now.logp, logp, clip=CLIP),
-            "update_kl": update_kl(now.logp, logp),
-        }
-        return {name: (losses * tokens.mask).sum() for name, losses in per_token.items()}
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
@@ -371,53 +345,53 @@ class Trainer:
             )
 
 
-# --- checkpoints: safetensors and JSON, no pickles ---
+def learn(trainer: Trainer, out: Path, progress: Progress) -> tuple[list[CurveRow], str | None]:
+    """All steps that are left; returns the curves of all steps and, if it stopped before the last one, the reason."""
+    limit, weights = trainer.config.recipe.stop_kl, trainer.learner.trainable()
+    curves = [CurveRow(**row) for row in load_state(out / CHECKPOINT, weights, trainer.optimizer, progress) or ()]
+    trainer.done = len(curves)
+    if curves:
+        progress.note(f"resuming after step {trainer.done}")
+    progress.begin("PPO", total=trainer.steps, done=trainer.done)
 
-WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+    def diverged() -> str | None:
+        if not curves or limit is None or curves[-1].kl <= limit:
+            return None
+        return f"KL {curves[-1].kl:.1f} nats per answer at step {curves[-1].step}, more than {limit:g}"
+
+    stopped = diverged()
+    while stopped is None and trainer.done < trainer.steps:
+        rollout = trainer.collect()
+        refuse_failures(curves, rollout)
+        row = trainer.step(rollout)
+        curves.append(row)
+        stopped = diverged()
+        if trainer.accelerator.is_main_process:
+            write_curves(out / CURVES, curves)
+            if stopped or trainer.done == trainer.steps or trainer.done % CHECKPOINT_EVERY == 0:
+                save_state(out / CHECKPOINT, weights, trainer.optimizer, curves)
+                measured = f"reward {row.reward:.3f}, KL {row.kl:.2f}, {row.length:.0f} tokens"
+                progress.note(f"step {trainer.done} of {trainer.steps}: {measured}")
+        progress.advance()
+    if stopped:
+        progress.note(f"stopped early: {stopped}")
+    return curves, stopped
 
 
-def trainable(model: Any) -> dict[str, Tensor]:
-    """The parameters that training changes, by name; tied weights once."""
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def save_checkpoint(folder: Path, trainer: Trainer, curves: Sequence[CurveRow]) -> None:
-    """Everything that the next step depends on: whole or not there; the checkpoints before it are removed."""
-    state = trainer.optimizer.state_dict()["state"]
-    optimizer = {f"{number}.{name}": value for number, values in state.items() for name, value in values.items()}
-    target = folder / f"{trainer.done:08d}"
-    with draft(target) as part:
-        part.mkdir(parents=True)
-        for name, tensors in ((WEIGHTS, trainable(trainer.learner.net)), (OPTIMIZER, optimizer)):
-            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, part / name)
-        write_json(part / STATE, {"step": trainer.done, "curves": list(curves)})
-    for other in folder.iterdir():
-        if other != target:
-            shutil.rmtree(other, ignore_errors=True)
-
-
-def restore_checkpoint(folder: Path, trainer: Trainer) -> list[CurveRow]:
-    """Put the trainer where the latest checkpoint was, if there is one; returns the curves so far."""
-    complete = sorted(path for path in folder.glob("*") if path.name.isdigit())
-    if not complete:
-        return []
-    latest = complete[-1]
-    try:
-        state = read_json(latest / STATE)
-        weights, optimizer = load_file(latest / WEIGHTS), load_file(latest / OPTIMIZER)
-        curves = [CurveRow(**row) for row in state["curves"]]
-        with torch.no_grad():
-            for name, parameter in trainable(trainer.learner.net).items():
-                parameter.copy_(weights[name])
-        moments: dict[int, dict[str, Tensor]] = {}
-        for key, value in optimizer.items():
-            number, name = key.split(".", 1)
-            moments.setdefault(int(number), {})[name] = value
-        trainer.optimizer.load_state_dict({**trainer.optimizer.state_dict(), "state": moments})
-        trainer.done = int(state["step"])
-    except (BadInput, OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise BadInput(f"{latest} cannot be read ({error}); remove {folder} to train again from the start") from None
-    return curves
+def refuse_failures(curves: Sequence[CurveRow], rollout: Rollout) -> None:
+    """Answers without a reward are dropped; too many of them mean that something is wrong with the reward model."""
+    samples, failed = rollout.counts.samples, rollout.counts.failed
+    if samples > failed:
+        for row in reversed(curves):
+            if samples >= RECENT:
+                break
+            samples, failed = samples + row.samples, failed + row.failed
+        if samples < MIN_COUNTED or failed <= MAX_FAILED * samples:
+            return
+    raise PrbError(
+        f"{failed:.0f} of the last {samples:.0f} answers got no reward, more than {MAX_FAILED:.0%}; "
+        f"the first reason in this step: {rollout.first_failure}"
+    )
 
 
 # --- held-out answers ---
@@ -449,11 +423,19 @@ class HeldOut:
         sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, seed=config.seed)
         places = [(pair, 0) for pair in prompts]
         samples = self.asking.sample(asked, places, sampling, config.policy_prompt, lambda _: queries)
-        texts = {pair: sample.text for (pair, _), sample in samples.items() if sample.text is not None}
+        texts = {pair: [sample.text] for (pair, _), sample in samples.items() if sample.text is not None}
         rewarded = {pair: view.reward for pair, view in views.items() if isinstance(view, Views)}
-        scores = self.asking.score(self.reward, {pair: [text] for pair, text in texts.items()}, lambda _: rewarded)
-        gradable = {pair: (prompts[pair].item, text) for pair, text in texts.items()}
-        grades = self._grade(*self.grader, gradable) if self.grader else {}
+        scores = self.asking.score(self.reward, texts, lambda _: rewarded)
+        grades = {}
+        if self.grader:
+            items, masked = {pair: prompts[pair].item for pair in texts}, config.masks(self.grader[1])
+            gradable = {
+                (pair, 0): answered(item, texts[pair][0], masked=masked)
+                for pair, item in items.items()
+                if isinstance(item, Pair) and item.rubric
+            }
+            ungraded = Failure("no rubric to grade by")
+            grades = {**{(pair, 0): ungraded for pair in items}, **self.asking.grade(self.grader[0], gradable)}
         return [
             {
                 "stage": stage,
@@ -465,58 +447,41 @@ class HeldOut:
             for pair, prompt in prompts.items()
         ]
 
-    def _grade(
-        self, asked: Asked, grader: Grader, answers: Mapping[str, tuple[Item, str]]
-    ) -> dict[Place, Grades | Failure]:
-        masked = self.config.masks(grader)
-        gradable = {
-            (pair, 0): answered(item, text, masked=masked)
-            for pair, (item, text) in answers.items()
-            if isinstance(item, Pair) and item.rubric
-        }
-        others = {(pair, 0): Failure("no rubric to grade by") for pair in answers if (pair, 0) not in gradable}
-        return {**others, **self.asking.grade(asked, gradable)}
-
     def summary(self, before: Sequence[Line], after: Sequence[Line]) -> HeldOutSummary:
-        if not before:
-            return HeldOutSummary(prompts=0)
         clusters, seed = codes([line["cluster"] for line in before]), self.config.seed
 
         def change(name: Literal["reward", "grade"]) -> Change:
-            first, last = (
-                np.array([line[name]["score"] if line[name] else None for line in lines], dtype=np.float64)
-                for lines in (before, after)
-            )
-            compared = difference(last, first, clusters, seed=seed)
-            return Change(_mean(first, clusters, seed), _mean(last, clusters, seed), compared)
+            columns, means = [], []
+            for lines in (before, after):
+                values = np.array([line[name]["score"] if line[name] else None for line in lines], dtype=np.float64)
+                known = ~np.isnan(values)
+                counts = {"n": int(known.sum()), "failed": int((~known).sum())}
+                mean, low, high = None, None, None
+                if known.any():
+                    low, high = bootstrap_interval(totals(values[known], clusters[known]), seed=seed)
+                    mean = float(values[known].mean())
+                columns.append(values)
+                means.append(Estimate(value=mean, low=low, high=high, **counts))
+            return Change(means[0], means[1], difference(columns[1], columns[0], clusters, seed=seed))
 
-        graded = None if self.grader is None else change("grade")
+        if not before:
+            return HeldOutSummary(prompts=0)
+        graded = change("grade") if self.grader else None
         return HeldOutSummary(prompts=len(before), reward=change("reward"), grade=graded)
-
-
-def _mean(values: Floats, clusters: Ints, seed: int) -> Estimate:
-    known = ~np.isnan(values)
-    n, failed = int(known.sum()), int((~known).sum())
-    if not n:
-        return Estimate(value=None, low=None, high=None, n=n, failed=failed)
-    low, high = bootstrap_interval(totals(values[known], clusters[known]), seed=seed)
-    return Estimate(value=float(values[known].mean()), low=low, high=high, n=n, failed=failed)
 
 
 # --- the run: a folder that the same command resumes ---
 
 
 def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, progress: Progress) -> FinishedPpo:
-    """`replies.jsonl` and `curves.csv` grow with the run, `checkpoints/` exists while it trains; `answers.jsonl`,
-    `policy/` and `summary.json` when it is done."""
+    """`replies.jsonl` and `curves.csv` grow with the run, the checkpoint exists while it trains; `answers.jsonl`,
+    `policy/` and `summary.json` when it is done. Of several processes one writes, asks and reports progress."""
     if reward is None:
         MODELS.check(Spec.parse(config.model))
     accelerator = make_accelerator(config)  # first: it gives each process its GPU, where its models then go
     model = check_scorer(config.model, MODELS.make(config.model) if reward is None else reward, "PPO needs")
-    is_given = grader is not None
-    if grader is None and config.grader and config.holdout:
-        grader = GRADERS.make(config.grader)
-    main = accelerator.is_main_process  # the one process that writes and reports progress
+    judge = GRADERS.make(config.grader) if grader is None and config.grader and config.holdout else grader
+    main = accelerator.is_main_process
     progress = progress if main else SILENT
     progress.begin(f"checking {config.dataset}")
     prompts = load_prompts(config, model)
@@ -531,65 +496,56 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
         folder = stack.enter_context(RunFolder(out, identity)) if main else None
         accelerator.wait_for_everyone()
         if (out / SUMMARY).exists():
-            if main:
-                shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+            remove(out / CHECKPOINT)
             return FinishedPpo(out, read_result(out, SUMMARY), main_process=main)
         progress.begin(f"loading {config.policy}")
         learner = load_learner(config)
-        trainer = Trainer(
-            config, prompts, model, learner, accelerator, config.steps or math.ceil(len(prompts.train) / config.batch)
-        )
+        steps = config.steps or math.ceil(len(prompts.train) / config.batch)
+        trainer = Trainer(config, prompts, model, learner, accelerator, steps)
         if folder is None:
             accelerator.wait_for_everyone()  # while the main process answers
-            learn(trainer, restore_checkpoint(out / CHECKPOINTS, trainer), None, progress)
-            accelerator.wait_for_everyone()
+            learn(trainer, out, progress)
+            accelerator.wait_for_everyone()  # while it answers again
             return FinishedPpo(out, {}, main_process=False)
         folder.confirm_model(f"policy: {config.policy}", learner.policy.fingerprint)
         folder.confirm_model(config.model, model.fingerprint, execution_of(model))
-        if grader is not None:
-            folder.confirm_model(f"grader: {config.grader}", grader.fingerprint)
-        replies = stack.enter_context(open_replies(out, progress))
-        asking = Asking(replies, Breaker(), progress)
+        if judge:
+            folder.confirm_model(f"grader: {config.grader}", judge.fingerprint)
+        asking = Asking(stack.enter_context(open_replies(out, progress)), Breaker(), progress)
         asked = Asked.of(config.model, model, "score", given=reward is not None)
-        graded_by = (Asked.of(config.grader or "", grader, "grade", given=is_given), grader) if grader else None
-        return FinishedPpo(out, run_whole(trainer, HeldOut(config, prompts, learner, asked, graded_by, asking), folder))
+        graded_by = (Asked.of(config.grader or "", judge, "grade", given=grader is not None), judge) if judge else None
+        held_out = HeldOut(config, prompts, learner, asked, graded_by, asking)
 
-
-def run_whole(trainer: Trainer, held_out: HeldOut, folder: RunFolder) -> dict[str, Any]:
-    """Held-out answers, training, held-out answers again, summary: the work of the process that writes."""
-    config, learner, accelerator, out = trainer.config, trainer.learner, trainer.accelerator, folder.folder
-    progress, data, grader = held_out.asking.progress, trainer.prompts.dataset, held_out.grader
-    before = held_out.answer("before")  # what is missing can be asked for: the weights are still the first ones
-    accelerator.wait_for_everyone()
-    curves = restore_checkpoint(out / CHECKPOINTS, trainer)
-    if curves:
-        progress.note(f"resuming after step {trainer.done}")
-    stopped = learn(trainer, curves, out, progress)
-    after = held_out.answer("after")
-    summary = PpoSummary(
-        dataset=DatasetAbout(data.name, data.split, data.fingerprint, data.left_out),
-        condition=config.condition,
-        policy=ModelAbout(config.policy, learner.policy.fingerprint),
-        model=ModelAbout(config.model, trainer.model.fingerprint),
-        grader=GraderAbout.of(config.grader or "", grader[1]) if grader else None,
-        train=TrainingSummary(
-            prompts=len(trainer.prompts.train),
-            steps=trainer.done,
-            stopped=stopped,
-            **{n: sum(getattr(row, n) for row in curves) for n in ("samples", "failed", "truncated", "cut")},
-            first=curves[0],
-            last=curves[-1],
-        ),
-        held_out=held_out.summary(before, after),
-    )
-    write_lines(out / ANSWERS, [*before, *after])
-    with writing(out / POLICY):
-        learner.save(out / POLICY)
-    write_curves(out / CURVES, curves)  # a resumed run has them from its checkpoint
-    folder.finish({SUMMARY: (content := msgspec.to_builtins(summary))})
-    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
-    accelerator.wait_for_everyone()
-    return dict(content)
+        before = held_out.answer("before")  # what is missing can be asked for: the weights are still the first ones
+        accelerator.wait_for_everyone()
+        curves, stopped = learn(trainer, out, progress)
+        after = held_out.answer("after")
+        summary: dict[str, Any] = msgspec.to_builtins(
+            PpoSummary(
+                dataset=DatasetAbout(data.name, data.split, data.fingerprint, data.left_out),
+                condition=config.condition,
+                policy=ModelAbout(config.policy, learner.policy.fingerprint),
+                model=ModelAbout(config.model, model.fingerprint),
+                grader=GraderAbout.of(config.grader or "", judge) if judge else None,
+                train=TrainingSummary(
+                    prompts=len(prompts.train),
+                    steps=trainer.done,
+                    stopped=stopped,
+                    **{n: sum(getattr(row, n) for row in curves) for n in ("samples", "failed", "truncated", "cut")},
+                    first=curves[0],
+                    last=curves[-1],
+                ),
+                held_out=held_out.summary(before, after),
+            )
+        )
+        write_lines(out / ANSWERS, [*before, *after])
+        with writing(out / POLICY):
+            learner.save(out / POLICY)
+        write_curves(out / CURVES, curves)  # a resumed run has them from its checkpoint
+        folder.finish({SUMMARY: summary})
+        remove(out / CHECKPOINT)
+        accelerator.wait_for_everyone()
+        return FinishedPpo(out, summary)
 
 
 def make_accelerator(config: PpoConfig) -> Any:
@@ -597,54 +553,9 @@ def make_accelerator(config: PpoConfig) -> Any:
         from accelerate import Accelerator, InitProcessGroupKwargs
     except ImportError:
         raise MissingExtra("PPO", "torch") from None
-    cpu = parse_llm(config.policy).options.get("device") == "cpu" or not torch.cuda.is_available()
+    cpu = config.weights.get("device") == "cpu" or not torch.cuda.is_available()
     timeout = InitProcessGroupKwargs(timeout=timedelta(days=1))  # others wait while one process answers and grades
     accelerator = Accelerator(cpu=cpu, mixed_precision="no" if cpu else "bf16", kwargs_handlers=[timeout])
     if config.minibatch % accelerator.num_processes:
         raise BadInput(f"minibatch {config.minibatch} cannot be split into {accelerator.num_processes} processes")
     return accelerator
-
-
-def learn(trainer: Trainer, curves: list[CurveRow], out: Path | None, progress: Progress) -> str | None:
-    """All steps that are left, appended to the curves; the reason, if it stops before the last one."""
-    progress.begin("PPO", total=trainer.steps, done=trainer.done)
-    limit = trainer.config.recipe.stop_kl
-    stopped = diverged(curves, limit)
-    while stopped is None and trainer.done < trainer.steps:
-        rollout = trainer.collect()
-        refuse_failures(curves, rollout)
-        curves.append(trainer.step(rollout))
-        stopped = diverged(curves, limit)
-        if out is not None:
-            write_curves(out / CURVES, curves)
-            if stopped or trainer.done == trainer.steps or trainer.done % CHECKPOINT_EVERY == 0:
-                save_checkpoint(out / CHECKPOINTS, trainer, curves)
-                row = curves[-1]
-                measured = f"reward {row.reward:.3f}, KL {row.kl:.2f}, {row.length:.0f} tokens"
-                progress.note(f"step {trainer.done} of {trainer.steps}: {measured}")
-        progress.advance()
-    if stopped:
-        progress.note(f"stopped early: {stopped}")
-    return stopped
-
-
-def diverged(curves: Sequence[CurveRow], limit: float | None) -> str | None:
-    if not curves or limit is None or curves[-1].kl <= limit:
-        return None
-    return f"KL {curves[-1].kl:.1f} nats per answer at step {curves[-1].step}, more than {limit:g}"
-
-
-def refuse_failures(curves: Sequence[CurveRow], rollout: Rollout) -> None:
-    """Answers without a reward are dropped; too many of them mean that something is wrong with the reward model."""
-    samples, failed = rollout.counts.samples, rollout.counts.failed
-    if samples > failed:
-        for row in reversed(curves):
-            if samples >= RECENT:
-                break
-            samples, failed = samples + row.samples, failed + row.failed
-        if samples < MIN_COUNTED or failed <= MAX_FAILED * samples:
-            return
-    raise PrbError(
-        f"{failed:.0f} of the last {samples:.0f} answers got no reward, more than {MAX_FAILED:.0%}; "
-        f"the first reason in this step: {rollout.first_failure}"
-    )

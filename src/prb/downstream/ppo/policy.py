@@ -26,10 +26,10 @@ from prb.downstream.ppo import PpoConfig
 from prb.engine.chat import fit
 from prb.engine.load import Checkpoint, Loading, load
 from prb.errors import BadInput, MissingExtra
-from prb.evaluation.conditions import QueryBuilder
+from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.hashing import draw
-from prb.llm import Request, parse_llm
+from prb.llm import Request
 from prb.llm.transformers import NEVER, Row, Tokens, Transformers, generation
 from prb.prompts import policy_chat
 from prb.summary import needs_donors
@@ -63,26 +63,23 @@ class Prompts:
 
     def batch(self, step: int) -> list[Prompt]:
         """The prompts of a step. Each epoch has its own order, drawn by hash, so a step depends on no other."""
-        size, start = len(self.train), step * self.config.batch
-        places = range(start, start + self.config.batch)
-
-        def order(epoch: int) -> list[Prompt]:
-            return sorted(self.train, key=lambda p: draw(self.config.seed, epoch, p.item.id, bits=SEED_BITS))
-
-        orders = {epoch: order(epoch) for epoch in {place // size for place in places}}
-        return [orders[place // size][place % size] for place in places]
+        size, batch = len(self.train), self.config.batch
+        places = [divmod(place, size) for place in range(step * batch, (step + 1) * batch)]
+        orders = {}
+        for epoch in {epoch for epoch, _ in places}:
+            keys = [draw(self.config.seed, epoch, prompt.item.id, bits=SEED_BITS) for prompt in self.train]
+            orders[epoch] = [self.train[n] for n in sorted(range(size), key=keys.__getitem__)]
+        return [orders[epoch][n] for epoch, n in places]
 
     def views(self, prompts: Sequence[Prompt]) -> list[Views | Failure]:
         items, condition = [prompt.item for prompt in prompts], self.config.condition
         plans = self.policy.plans(items) if condition == "plan" else {}
         views: list[Views | Failure] = []
         for item in items:
-            policy = self.policy.build(item, condition, plans.get(item.id))
-            reward = self.reward.build(item, condition, plans.get(item.id))
-            if isinstance(policy, Failure):
-                views.append(policy)
-            else:
-                views.append(reward if isinstance(reward, Failure) else Views(policy.query, reward.query))
+            built = [side.build(item, condition, plans.get(item.id)) for side in (self.policy, self.reward)]
+            queries = [made.query for made in built if isinstance(made, Built)]
+            failures = [made for made in built if isinstance(made, Failure)]
+            views.append(failures[0] if failures else Views(*queries))
         return views
 
 
@@ -146,8 +143,9 @@ class Policy(Transformers):
 
     _forbid_empty = False
 
-    def write(self, requests: Sequence[Request]) -> list[Answer | Failure]:
-        rows = [self._row(request) for request in requests]
+    def write(self, requests: Sequence[Request | Failure]) -> list[Answer | Failure]:
+        """One answer per request; a failure stays one."""
+        rows = [request if isinstance(request, Failure) else self._row(request) for request in requests]
         waiting = {n: row for n, row in enumerate(rows) if isinstance(row, Row)}
         self._forbid_empty = True
         try:
@@ -286,17 +284,21 @@ class Learner:
         else:
             yield self.reference
 
-    def save(self, folder: Any) -> None:
+    def trainable(self) -> dict[str, Tensor]:
+        """The parameters that training changes, by name; tied weights once."""
+        return {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
+
+    def save(self, folder: Path) -> None:
         """As a transformers checkpoint; with LoRA only the adapters."""
         weights = self.reference if hasattr(self.reference, "disable_adapter") else self.net.lm
         self.net.lm.generation_config = generation(eos_token_id=sorted(self.checkpoint.ends))
         weights.save_pretrained(folder, safe_serialization=True)
         self.checkpoint.tokenizer.save_pretrained(folder)
-        make_readable(Path(folder))
+        make_readable(folder)
 
 
 def load_learner(config: PpoConfig) -> Learner:
-    spec, lora, options = config.policy, config.lora, parse_llm(config.policy).options
+    spec, lora, options = config.policy, config.lora, config.weights
     if lora and "adapter" in options:
         raise BadInput(f"policy {spec}: lora would put adapters on top of an adapter; merge that one first")
     if options.get("dtype", "auto") not in ("auto", "fp32"):
@@ -306,9 +308,7 @@ def load_learner(config: PpoConfig) -> Learner:
     loading = Loading(
         device="cpu",
         dtype="fp32",
-        adapter=options.get("adapter"),
-        trust_remote_code=options.get("trust_remote_code", "").lower() in ("true", "1", "yes"),
-        revision=options.get("revision"),
+        **{key: options[key] for key in ("adapter", "trust_remote_code", "revision") if key in options},
     )
     # not the shared copy: a reward model of the same run may use these weights, and training changes ours
     checkpoint = load(options["model"], "causal", loading)
