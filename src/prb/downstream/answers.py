@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from prb.data.schema import read_items
 from prb.errors import BadInput
@@ -24,20 +24,8 @@ from prb.llm.asking import without_thinking
 from prb.progress import Progress, Tally
 from prb.prompts import PolicyPrompt, policy_chat
 from prb.stats.credit import CREDIT, meetings, win_rates
-from prb.types import Ask, Duel, Failure, FailureKind, Pair, Query, Reward, Verdict, writable
-from prb.work import (
-    LARGEST_REWARD,
-    Asked,
-    Breaker,
-    Call,
-    Replies,
-    Reply,
-    ask_missing,
-    calls_of,
-    checked_reward,
-    chunks,
-    gravest,
-)
+from prb.types import Ask, Duel, Failure, FailureKind, Pair, Query, writable
+from prb.work import Asked, Breaker, Call, Replies, Reply, ask_missing, calls_of, chunks, gravest
 
 AT_ONCE, REMOTE_AT_ONCE = 8, 256
 """Answers asked about in one call, on this machine and elsewhere; a crash costs at most these."""
@@ -48,22 +36,21 @@ Place = tuple[str, int]
 """Pair id and number of the sample."""
 Queries = Callable[[Sequence[str]], Mapping[str, Query | Failure]]
 """What a model is shown of some pairs, by their ids."""
-Amount = Annotated[int, Meta(ge=0)]
 
 
 class Sample(Struct, frozen=True, kw_only=True):
     """One line of `samples.jsonl`."""
 
     pair: str
-    n: Amount
+    n: int
     """0 to N − 1."""
     text: str | None
-    tokens: Amount
+    tokens: int
     """Tokens written by the policy."""
     seed: int
     truncated: bool = False
     """Whether the policy was stopped by max_tokens; the text is used all the same."""
-    cost: Annotated[float, Meta(ge=0)] = 0.0
+    cost: float = 0.0
     failure: str | None = None
     failure_kind: FailureKind | None = None
 
@@ -73,23 +60,23 @@ class Score(Struct, frozen=True, kw_only=True):
 
     model: str
     pair: str
-    n: Amount
-    score: Annotated[float, Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)] | None
+    n: int
+    score: float | None
     """The reward, or the win rate where the model is a comparer."""
     failure: str | None = None
     failure_kind: FailureKind | None = None
-    cut: Amount = 0
+    cut: int = 0
     """Posts that did not fit the model."""
-    tokens: Amount = 0
-    cost: Annotated[float, Meta(ge=0)] = 0.0
+    tokens: int = 0
+    cost: float = 0.0
 
 
 class SampleGrade(Struct, frozen=True, kw_only=True):
     """What is read of a line of `grades.jsonl`."""
 
     pair: str
-    n: Amount
-    score: Annotated[float, Meta(ge=0, le=1)] | None
+    n: int
+    score: float | None
 
 
 SAMPLES, SCORES, GRADES = "samples.jsonl", "scores.jsonl", "grades.jsonl"
@@ -214,7 +201,7 @@ class Asking:
         scores, tally = {}, Tally(self.progress)
         answers = max(map(len, texts.values()), default=1)
         for candidates, replies in self._ask(f"scoring by {asked.name}", asked, list(texts), plan, answers):
-            for line in scores_of(asked.name, candidates, [_answer(reply) for reply in replies]):
+            for line in scores_of(asked.name, asked.method, candidates, replies):
                 scores[line.pair, line.n] = line
                 tally.add([line.failure], [line.cost])
         return scores
@@ -254,71 +241,53 @@ def sample_seed(seed: int, pair: str, n: int) -> int:
 
 
 def sample_of(place: Place, seed: int, reply: Completion | Failure) -> Sample:
-    used = {"seed": sample_seed(seed, *place), "tokens": reply.completion_tokens, "cost": reply.cost}
-    about: dict[str, Any] = {"pair": place[0], "n": place[1], **used}
-    if isinstance(reply, Failure):
-        return Sample(text=None, failure=str(reply), failure_kind=reply.kind, **about)
-    text = clean(reply.text)
-    if not text:
-        return Sample(text=None, truncated=reply.truncated, failure="empty answer", failure_kind="row", **about)
-    return Sample(text=text, truncated=reply.truncated, **about)
+    text = "" if isinstance(reply, Failure) else clean(reply.text)
+    failure = reply if isinstance(reply, Failure) else None if text else Failure("empty answer")
+    return Sample(
+        pair=place[0],
+        n=place[1],
+        text=text or None,
+        tokens=reply.completion_tokens,
+        seed=sample_seed(seed, *place),
+        truncated=isinstance(reply, Completion) and reply.truncated,
+        cost=reply.cost,
+        failure=str(failure) if failure else None,
+        failure_kind=failure.kind if failure else None,
+    )
 
 
-def all_texts(samples: Sequence[Sample]) -> list[str]:
-    """All N answers, or none: a query with a failed sample is left out."""
-    texts = [sample.text for sample in samples if sample.text is not None]
-    return texts if len(texts) == len(samples) else []
+def scores_of(name: str, method: str, candidates: Candidates, replies: Sequence[Reply]) -> list[Score]:
+    """A line per answer, from the replies to `Candidates.asks`.
 
-
-def _answer(reply: Reply) -> float | Verdict | Failure:
-    """A reply as the reward or the verdict that a model returned."""
-    if failure := reply.answer_failed:
-        return failure
-    used: dict[str, Any] = {"tokens": reply.tokens, "cut": reply.cut, "cost": reply.cost}
-    if isinstance(reply.value, str):
-        return Verdict(choice=reply.value, **used)  # type: ignore[arg-type]
-    return Reward(reply.value, **used)  # type: ignore[arg-type]
-
-
-def scores_of(name: str, candidates: Candidates, answers: Sequence[float | Verdict | Failure]) -> list[Score]:
-    """A line per answer from what a model replied to `Candidates.asks`. Equal texts were asked about once: they tie
-    exactly, and the cost is booked on the first of them."""
+    A comparer's are win rates; one failed verdict fails them all, and what all verdicts took is booked on the first
+    answer. Equal texts were asked about once: they tie exactly, and what that took is booked on the first of them.
+    """
     pair, query, texts = candidates
-    if isinstance(query, Failure):  # it cost this model nothing
-        failed: dict[str, Any] = {"failure": str(query), "failure_kind": query.kind}
-        return [Score(model=name, pair=pair, n=n, score=None, **failed) for n in range(len(texts))]
     distinct = list(dict.fromkeys(texts))
-    rewards = [answer for answer in answers if not isinstance(answer, Verdict)]
-    if len(rewards) == len(distinct):
-        results = list(map(checked_reward, rewards))
+    scores: list[tuple[Any, Failure | None]]
+    took: list[dict[str, Any]] = [{} for _ in distinct]
+    if isinstance(query, Failure):
+        scores = [(None, query)] * len(distinct)
+    elif method == "score":
+        scores = [(reply.value, reply.answer_failed) for reply in replies]
+        took = [{"tokens": reply.tokens, "cost": reply.cost, "cut": reply.cut} for reply in replies]
     else:
-        results = _round_robin(len(distinct), [answer for answer in answers if isinstance(answer, Verdict | Failure)])
+        failures = [failure for reply in replies if (failure := reply.answer_failed)]
+        took[0] = {"tokens": sum(reply.tokens for reply in replies), "cost": sum(reply.cost for reply in replies)}
+        if failures:
+            scores = [(None, gravest(failures))] * len(distinct)
+        else:
+            credits = [CREDIT[reply.value] for reply in replies]  # type: ignore[index]
+            scores = [(rate, None) for rate in win_rates(len(distinct), credits)]
+            took[0]["cut"] = max([reply.cut for reply in replies], default=0)
     lines = []
     for n, text in enumerate(texts):
-        result, first = results[distinct.index(text)], texts.index(text) == n
-        about: dict[str, Any] = {"model": name, "pair": pair, "n": n}
-        if isinstance(result, Failure):
-            about |= {"score": None, "failure": str(result), "failure_kind": result.kind}
-            about |= {"tokens": result.tokens, "cost": result.cost} if first else {}
-        else:
-            about |= {"score": float(result)}
-            if first and isinstance(result, Reward):
-                about |= {"cut": result.cut, "tokens": result.tokens, "cost": result.cost}
-        lines.append(Score(**about))
+        at = distinct.index(text)
+        score, failure = scores[at]
+        failed: dict[str, Any] = {"failure": str(failure), "failure_kind": failure.kind} if failure else {}
+        booked = took[at] if texts.index(text) == n else {}
+        lines.append(Score(model=name, pair=pair, n=n, score=score, **failed, **booked))
     return lines
-
-
-def _round_robin(n: int, verdicts: Sequence[Verdict | Failure]) -> list[float | Failure]:
-    """One failed verdict fails the round robin. The cost of all verdicts is booked on the first answer."""
-    valid = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
-    failed = [verdict for verdict in verdicts if isinstance(verdict, Failure)]
-    tokens, cost = sum(v.tokens for v in valid), sum(v.cost for v in verdicts)
-    if failed:
-        tokens += sum(f.prompt_tokens + f.completion_tokens for f in failed)
-        free = replace(gravest(failed), prompt_tokens=0, completion_tokens=0, cost=0.0)
-        return [replace(free, prompt_tokens=tokens, cost=cost), *[free] * (n - 1)]
-    rates = win_rates(n, [CREDIT[verdict.choice] for verdict in valid])
-    return [Reward(rates[0], tokens=tokens, cost=cost, cut=max([v.cut for v in valid], default=0)), *rates[1:]]
 
 
 class ModelAbout(Struct, frozen=True):

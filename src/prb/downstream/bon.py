@@ -9,10 +9,10 @@ round robin.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, compress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -52,7 +52,6 @@ from prb.downstream.answers import (
     Queries,
     Sample,
     Score,
-    all_texts,
     read_pool,
 )
 from prb.engine.executors import Executor, given, open_executor
@@ -190,8 +189,8 @@ def best_of_n(
         "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
         "planner": planner.fingerprint,
     }
-    answers = pool.fingerprint if pool else ""
-    folder = config.folder(f"bon-{Path(config.dataset).name}", dataset.fingerprint, answers)
+    pool_fingerprint = pool.fingerprint if pool else ""
+    folder = config.folder(f"bon-{Path(config.dataset).name}", dataset.fingerprint, pool_fingerprint)
     with (
         open_executor(config.engine) as executor,
         RunFolder(folder, identity, fresh=config.fresh) as run,
@@ -216,7 +215,9 @@ def best_of_n(
         run.confirm_model(GRADER + config.grader, loaded.fingerprint)
         job = BestOfN(config, pairs, run, executor, Asking(replies, breaker, progress), queries_of)
         samples = job.take(pool) if pool else job.sample(policy)
-        texts = {pair: all_texts([samples[pair, n] for n in range(config.n)]) for pair in pairs}
+        # all N answers, or none: a query with a failed sample is neither scored nor graded
+        drawn = {pair: [samples[pair, n].text for n in range(config.n)] for pair in pairs}
+        texts = {pair: [text for text in found if text] for pair, found in drawn.items() if all(found)}
         scores = {spec: job.score(spec, models or {}, texts) for spec in job.models(models or {})}
         # Ray holds one model at a time
         grades = job.grade(executor.load(load_grader, config.grader), texts, given=grader is not None)
@@ -224,20 +225,13 @@ def best_of_n(
         write_lines(folder / SCORES, (msgspec.to_builtins(s) for lines in scores.values() for s in lines.values()))
         write_lines(folder / GRADES, ({"pair": p, "n": n, **as_line(graded)} for (p, n), graded in grades.items()))
         cluster = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
-        numbers = range(config.n)
-        results = Results(
-            clusters={pair: cluster[pair] for pair in pairs},
-            samples=[[samples[pair, n] for n in numbers] for pair in pairs],
-            grades=[[grades[p, found.index(text)] for text in found] or None for p, found in texts.items()],
-            scores={
-                spec: [[of_model[p, n] for n in numbers] if found else None for p, found in texts.items()]
-                for spec, of_model in scores.items()
-            },
-        )
         fingerprint = next((known for name, known in run.models.items() if name.startswith(POLICY)), None)
         summary: dict[str, Any] = msgspec.to_builtins(
             summarize(
-                results,
+                {pair: cluster[pair] for pair in pairs},
+                samples,
+                {(p, n): grades[p, found.index(text)] for p, found in texts.items() for n, text in enumerate(found)},
+                scores,
                 dataset=DatasetAbout(dataset.name, dataset.split, dataset.fingerprint, dataset.left_out),
                 condition=config.condition,
                 policy=ModelAbout(config.source, fingerprint),
@@ -301,7 +295,7 @@ class BestOfN:
         self.run.confirm_model(spec, model.fingerprint, execution_of(model))
         method = "score" if isinstance(model, Scorer) else "prefer"
         asked = Asked.of(spec, model, method, given=spec in given_models)
-        return self.asking.score(asked, {pair: found for pair, found in texts.items() if found}, self.queries_of(model))
+        return self.asking.score(asked, texts, self.queries_of(model))
 
     def grade(self, grader: Grader, texts: Mapping[str, list[str]], *, given: bool) -> dict[Place, Grades | Failure]:
         """Each distinct answer of a pair once; the first sample with a text stands for all."""
@@ -473,34 +467,43 @@ class BonSummary(Struct, frozen=True, kw_only=True):
     """Of each pair, so that the folder can be read without the dataset."""
     by_people: ByPeople | None = None
 
-    def __post_init__(self) -> None:
-        curves = [self.random, self.oracle, *(curve for r in self.results for curve in (r.curve, r.headroom))]
-        if not self.ks or not self.results or any([p.k for p in curve] != self.ks for curve in curves):
-            raise ValueError("its curves do not have a point for every k")
-        if len(self.kl_bound) != len(self.ks) or any(r.bend and r.bend.peak not in self.ks for r in self.results):
-            raise ValueError("kl_bound or a peak does not belong to its ks")
+
+Cell = Sample | Score | Grades | Failure
+"""What there is to say of one sample."""
 
 
-@dataclass(frozen=True)
-class Results:
-    """A run as tables: one row per query, in dataset order, one entry per sample; `None` where a sample failed, so
-    that there was nothing to score or grade."""
+def summarize(
+    clusters_of: dict[str, str],
+    samples: Mapping[Place, Sample],
+    graded: Mapping[Place, Grades | Failure],
+    scored: Mapping[str, Mapping[Place, Score]],
+    *,
+    n: int,
+    seed: int,
+    license: License | None = None,
+    **about: Any,
+) -> BonSummary:
+    """`clusters_of` has the queries in dataset order. Of a query with a failed sample nothing is graded or scored."""
+    ks, queries = powers(n), list(clusters_of)
 
-    clusters: dict[str, str]
-    samples: list[list[Sample]]
-    grades: list[Sequence[Grades | Failure] | None]
-    scores: dict[str, list[Sequence[Score] | None]]
+    def rows(cells: Mapping[Place, Cell]) -> list[list[Cell]]:
+        return [[cells[query, i] for i in range(n) if (query, i) in cells] for query in queries]
 
+    def table(cells: Mapping[Place, Score | Grades | Failure]) -> Floats:
+        values = np.full((len(queries), n), np.nan)
+        for row, query in enumerate(queries):
+            for i in range(n):
+                score = getattr(cells.get((query, i)), "score", None)
+                values[row, i] = np.nan if score is None else score
+        return values
 
-def summarize(results: Results, *, n: int, seed: int, license: License | None = None, **about: Any) -> BonSummary:
-    ks = powers(n)
-    clusters, grades = codes(list(results.clusters.values())), _table(results.grades, n)
-    usable = ~np.isnan(grades).any(axis=1)
-    samples = [sample for row in results.samples for sample in row]
-    sampled = [all(line.text is not None for line in row) for row in results.samples]
-    distinct = [len({line.text for line in results.samples[row]}) for row in np.flatnonzero(usable)]
+    clusters, grades = codes(list(clusters_of.values())), table(graded)
+    usable = np.asarray(~np.isnan(grades).any(axis=1))
+    texts = [[samples[query, i].text for i in range(n)] for query in queries]
+    sampled = [None not in row for row in texts]
+    distinct = [len(set(texts[row])) for row in np.flatnonzero(usable)]
     random, oracle = curves(np.zeros_like(grades), grades, ks), curves(grades, grades, ks)
-    picked = {model: curves(_table(rows, n), grades, ks) for model, rows in results.scores.items()}
+    picked = {model: curves(table(cells), grades, ks) for model, cells in scored.items()}
 
     def points(curve: Floats) -> list[CurvePoint]:
         estimates = zip(ks, (average(column, clusters[usable]) for column in curve[usable].T), strict=True)
@@ -517,8 +520,8 @@ def summarize(results: Results, *, n: int, seed: int, license: License | None = 
             curve=points(curve),
             headroom=[CurvePoint(k=k, **share) for k, share in zip(ks, shares, strict=True)],
             bend=Bend(**bend) if bend else None,
-            failures=dict(_failures(results.scores[model])),
-            cut_posts=sum(max(line.cut for line in row) for row in results.scores[model] if row),
+            failures=dict(_failures(rows(scored[model]))),
+            cut_posts=sum(max(scored[model][query, i].cut for i in range(n)) for query in compress(queries, sampled)),
         )
 
     ends = {model: curve[:, -1] for model, curve in picked.items()}
@@ -529,10 +532,11 @@ def summarize(results: Results, *, n: int, seed: int, license: License | None = 
     correct(contrasts)  # Holm's correction over all of them
     by_people = None
     if license:
-        rows = np.flatnonzero(usable)
-        names, of_rows = list(results.clusters), list(results.clusters.values())
-        asked = [names[n] for n in rows], [of_rows[n] for n in rows]
-        scores = {m: license.correct(LABELS, asked[0], end[rows], asked[1]).tuned for m, end in ends.items()}
+        used = {query: clusters_of[query] for query in compress(queries, usable)}
+        scores = {
+            model: license.correct(LABELS, list(used), end[usable], list(used.values())).tuned
+            for model, end in ends.items()
+        }
         by_people = ByPeople(sentence=license.sentence(), scores=scores)
     return BonSummary(
         n=n,
@@ -544,15 +548,15 @@ def summarize(results: Results, *, n: int, seed: int, license: License | None = 
             sampling_failed=sampled.count(False),
             grading_failed=sum(sampled) - int(usable.sum()),
             used=int(usable.sum()),
-            failures=dict(sorted((_failures(results.samples) + _failures(results.grades)).items())),
+            failures=dict(sorted((_failures(rows(samples)) + _failures(rows(graded))).items())),
         ),
         samples=SampleCounts(
             drawn=len(samples),
-            failed=sum(sample.text is None for sample in samples),
-            truncated=sum(sample.truncated for sample in samples),
+            failed=sum(sample.text is None for sample in samples.values()),
+            truncated=sum(sample.truncated for sample in samples.values()),
             distinct_of_n=float(np.mean(distinct)) if distinct else None,
-            tokens=sum(sample.tokens for sample in samples),
-            cost=sum(sample.cost for sample in samples),
+            tokens=sum(sample.tokens for sample in samples.values()),
+            cost=sum(sample.cost for sample in samples.values()),
         ),
         ks=list(ks),
         kl_bound=[kl_bound(k) for k in ks],
@@ -560,28 +564,19 @@ def summarize(results: Results, *, n: int, seed: int, license: License | None = 
         oracle=points(oracle),
         results=[result(model, curve) for model, curve in picked.items()],
         contrasts=[BonContrast(**row) for row in contrasts],
-        clusters=results.clusters,
+        clusters=clusters_of,
         by_people=by_people,
     )
 
 
-def _table(rows: Sequence[Sequence[Score | Grades | Failure] | None], n: int) -> Floats:
-    table = np.full((len(rows), n), np.nan)
-    for at, row in enumerate(rows):
-        if row is not None:
-            values = [None if isinstance(cell, Failure) else cell.score for cell in row]
-            table[at] = [np.nan if value is None else value for value in values]
-    return table
-
-
-def _failures(rows: Sequence[Sequence[Sample | Score | Grades | Failure] | None]) -> Counter[str]:
+def _failures(rows: Iterable[Sequence[Cell]]) -> Counter[str]:
     """Queries by their first failure; the detail stays in the lines."""
 
-    def reason(cell: Sample | Score | Grades | Failure) -> str | None:
+    def reason(cell: Cell) -> str | None:
         text = cell.reason if isinstance(cell, Failure) else getattr(cell, "failure", None)
         return text.partition(": ")[0] if text else None
 
-    firsts = (next(filter(None, map(reason, row or ())), None) for row in rows)
+    firsts = (next(filter(None, map(reason, row)), None) for row in rows)
     return Counter(filter(None, firsts))
 
 

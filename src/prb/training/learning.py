@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from prb.config import RankerName
@@ -28,6 +29,7 @@ from prb.models.personal.features import Features, encoded_texts
 from prb.models.personal.head import Head, Scaler, encode_answers, query_of, require_torch, tensors
 from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Step, Taught, View
 from prb.progress import SILENT, Progress
+from prb.runs import draft
 from prb.stats.estimate import codes, share
 from prb.stats.paired import Twins, person_effect
 from prb.types import Ask, Estimate, Failure, Pair, Query
@@ -417,15 +419,53 @@ class Training:
         return {**self.params, **{f"kept.{name}": value for name, value in self.kept.items()}}
 
     def save(self, path: Path) -> None:
-        from prb.training.state import save_state
-
         save_state(path, self.state, self.optimizer, {"curve": self.curve, "best": self.best})
 
     def restore(self, path: Path, progress: Progress) -> None:
-        from prb.training.state import load_state
-
         if about := load_state(path, self.state, self.optimizer, progress):
             self.curve, self.best = [Epoch(**epoch) for epoch in about["curve"]], about["best"]
+
+
+OPTIMIZER = "optimizer."
+
+
+def save_state(path: Path, tensors: Mapping[str, Any], optimizer: Any, about: Any) -> None:
+    """What the next step of a loop depends on, in one safetensors file: tensors, the moments of an optimizer, and
+    `about`, any JSON, in the file's header."""
+    from safetensors.torch import save_file
+
+    state = optimizer.state_dict()["state"]
+    moments = {f"{OPTIMIZER}{n}.{name}": value for n, values in state.items() for name, value in values.items()}
+    with draft(path) as part:
+        solid = {name: tensor.detach().cpu().contiguous() for name, tensor in {**tensors, **moments}.items()}
+        save_file(solid, part, metadata={"about": orjson.dumps(about).decode()})
+
+
+def load_state(path: Path, tensors: Mapping[str, Any], optimizer: Any, progress: Progress) -> Any:
+    """Put tensors and optimizer back to what they were, and return `about`; `None` if there is nothing to resume."""
+    from safetensors import SafetensorError, safe_open
+    from torch import no_grad
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = orjson.loads(file.metadata()["about"])
+            saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        copies = [(tensor, saved[name].view_as(tensor)) for name, tensor in tensors.items()]
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
+        progress.note(f"{path} cannot be read ({error}); training starts again")
+        return None
+    with no_grad():
+        for tensor, value in copies:
+            tensor.copy_(value)
+    moments: dict[int, dict[str, Any]] = {}
+    for key, value in saved.items():
+        if key.startswith(OPTIMIZER):
+            number, _, name = key.removeprefix(OPTIMIZER).partition(".")
+            moments.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+    return about
 
 
 def user_batches(user: Ints, size: int, seed: int, epoch: int) -> Iterator[Ints]:

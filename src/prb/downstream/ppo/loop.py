@@ -71,7 +71,7 @@ from prb.stats.estimate import codes, totals
 from prb.stats.paired import bootstrap_interval, difference
 from prb.summary import DatasetAbout
 from prb.training.config import CHECKPOINT
-from prb.training.state import load_state, save_state
+from prb.training.learning import load_state, save_state
 from prb.types import Ask, Estimate, Failure, Pair, Scorer
 from prb.work import Asked, Breaker, ask_model, checked_reward, open_replies
 
