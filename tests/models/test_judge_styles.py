@@ -20,6 +20,10 @@ NAMES = [name for name, style in STYLES.items() if style.kind != "checklist"]
 RATES = {"rating": "Rating: [[3]]", "rating-direct": "3", "rating-prometheus": "[RESULT] 3"}
 
 
+OTHER_SCALES = ("3 stars out of 5", "3 out of 5", "3/5", "3 of 5")
+DOUBTFUL = ("5 (maybe 6)", "1e1", "5 %", "5+", "5, 6", "5 and 6", "1,000", "5 (6)", "5\n6", "5,6,7")
+
+
 def choice(text: str, style: str = "pairwise") -> str | None:
     found = read_choice(Completion(text=text), STYLES[style])
     assert not isinstance(found, Failure)
@@ -189,6 +193,10 @@ def test_every_pairwise_style_reads_its_own_form(style: str, text: str, says: st
         ("rating", "Rating: 4/5", "rating outside the scale"),
         ("rating", "Rating: " + "9" * 5000, "rating outside the scale"),
         ("rating", "Rating: 7/" + "1" * 5000, "rating outside the scale"),
+        *(("rating", f"Rating: {text}", "rating outside the scale") for text in OTHER_SCALES),
+        *(("rating-prometheus", f"[RESULT] {text}", 3.0) for text in OTHER_SCALES),
+        *(("rating", f"Rating: {text}", None) for text in DOUBTFUL),
+        *(("rating-prometheus", f"[RESULT] {text}", None) for text in DOUBTFUL),
         ("rating-prometheus", "Feedback: it meets most of it. [RESULT] 4", 4.0),
         ("rating-prometheus", "Feedback: …\n**[RESULT]** 5/5", 5.0),
         ("rating-prometheus", "[result]: 2.", 2.0),
@@ -261,20 +269,6 @@ def test_a_reply_cut_off_has_not_come_to_its_verdict(name: str) -> None:
     assert (found is None) == (not style.direct)
 
 
-@pytest.mark.parametrize(
-    "text", ["5 (maybe 6)", "1e1", "5 %", "5+", "5, 6", "5 and 6", "1,000", "5 (6)", "5\n6", "5,6,7"]
-)
-def test_a_number_in_doubt_several_or_of_another_kind_is_no_rating(text: str) -> None:
-    assert rating(f"Rating: {text}") is None
-    assert rating(f"[RESULT] {text}", "rating-prometheus") is None
-
-
-@pytest.mark.parametrize("text", ["3 stars out of 5", "3 out of 5", "3/5", "3 of 5"])
-def test_a_rating_on_another_scale_is_a_failure(text: str) -> None:
-    assert rating(f"Rating: {text}") == "rating outside the scale"
-    assert rating(f"[RESULT] {text}", "rating-prometheus") == 3
-
-
 def test_recorded_replies_of_rm_r1_have_their_verdicts(shared_data: Path) -> None:
     for name in ("instruct", "reasoning"):
         text = (shared_data / "formats" / "rm_r1" / f"{name}_reply.txt").read_text("utf-8")
@@ -290,8 +284,5 @@ def test_log_probabilities_that_say_nothing_are_a_failure(value: float) -> None:
     ):
         assert isinstance(found, Failure)
         assert found.reason == "no usable log-probabilities"
-
-
-def test_one_impossible_label_leaves_the_other() -> None:
-    found = weigh_choice(Completion(text="A", first={"A": float("-inf"), "B": -0.1}), STYLES["pairwise-direct"])
-    assert found == Verdict(choice="second", text="log-probabilities: A -inf, B -0.1000")
+    one = weigh_choice(Completion(text="A", first={"A": float("-inf"), "B": -0.1}), STYLES["pairwise-direct"])
+    assert one == Verdict(choice="second", text="log-probabilities: A -inf, B -0.1000")

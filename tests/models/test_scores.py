@@ -1,7 +1,8 @@
-"""Scores that were given elsewhere: what a file may hold, and what is refused with its line."""
+"""Scores that were given elsewhere: what a file may hold, results of other tools included, and what is refused."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import pytest
 
 from prb.data.load import load_pairs
 from prb.errors import BadInput, UnknownName
+from prb.evaluation.run import evaluate
 from prb.models import MODELS, NOT_RECORDED, RECORDED
+from prb.models.scores import RecordedScores
 from prb.types import Comparer, Failure, Record, Recorded, Scorer
+from tests.runs import result, settings
 
 Write = Callable[..., Path]
 
@@ -131,13 +135,10 @@ def test_what_cannot_be_read_is_refused_with_its_line(write_jsonl: Write, rows: 
         recorded(write_jsonl(rows))
 
 
-def test_a_file_that_is_not_there_or_of_no_known_format_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for name, problem in (("no.jsonl", "does not exist"), ("", "is not a file")):
         with pytest.raises(BadInput, match=problem):
             recorded(tmp_path / name)
-    (tmp_path / "scores.txt").write_text("r1 1 0")
-    with pytest.raises(BadInput, match="unknown format"):
-        recorded(tmp_path / "scores.txt")
 
 
 def test_noise_needs_a_model_that_can_score_new_answers(write_jsonl: Write) -> None:
@@ -162,3 +163,155 @@ def test_the_embedded_reader_knows_the_rows_of_mirror_and_says_where_it_has_none
 def test_the_list_of_recorded_models_is_complete() -> None:
     recall = [name for name in MODELS if getattr(MODELS[name], "__annotations__", {}).get("return") == "Recorded"]
     assert set(recall) == set(RECORDED)
+
+
+CHOSEN, REJECTED, TIE = (Record(verdicts=(winner, None)) for winner in ("first", "second", "tie"))
+
+
+def recall(path: Path, *rows: str, **options: Any) -> list[Record | Failure]:
+    model = RecordedScores(path, **options)
+    return [model.recall(row, "profile") for row in rows]
+
+
+def log(*samples: dict[str, Any], **about: Any) -> dict[str, Any]:
+    return {"eval": {"model": "org/some-rm", **about}, "samples": list(samples)}
+
+
+def sample(own_id: object, value: Any, **more: Any) -> dict[str, Any]:
+    return {"id": own_id, "epoch": 1, "scores": {"preference": {"value": value}}, **more}
+
+
+REWARD_BENCH = {
+    "id": [1, 2, 1],
+    "subset": ["alpacaeval-easy", "alpacaeval-easy", "hep-cpp"],
+    "text_chosen": ["a", "b", "c"],
+    "scores_chosen": [0.5, [2.0], 1.0],
+    "scores_rejected": [-1.0, [3.0], 1.0],
+    "results": [1, 0, 0],
+    "model": "org/some-rm",
+    "model_type": "Seq. Classifier",
+}
+
+
+TWO = {"id": ["7", "tied:3"], "subset": ["Focus", "Ties"], "model": "m"}
+TWO["scores"] = [[1.0, 0.5, 0.2, 0.1], [[0.3], [0.4], [0.1], [0.2]]]
+JUDGED = {"id": [1, 2, 3, 4], "subset": ["s"] * 4, "results": [1, 0, 0.5, 0.25], "model": "judge"}
+
+
+@pytest.mark.parametrize(
+    ("content", "records"),
+    [
+        (REWARD_BENCH, {"alpacaeval-easy-1": (0.5, -1.0), "alpacaeval-easy-2": (2.0, 3.0), "hep-cpp-1": (1.0, 1.0)}),
+        (TWO, {"Focus-7": (1.0, 0.5, 0.2, 0.1), "Ties-tied:3": (0.3, 0.4, 0.1, 0.2)}),
+        (JUDGED, {"s-1": CHOSEN, "s-2": REJECTED, "s-3": TIE, "s-4": Failure("no verdict", "0.25")}),
+        ([{"pair": "r1", "verdict": "tie"}], {"r1": TIE}),
+    ],
+    ids=["reward-bench", "reward-bench 2", "a judge of reward-bench", "rows"],
+)
+def test_a_json_file_is_known_by_its_content(content: Any, records: dict[str, Any], tmp_path: Path) -> None:
+    expected = [Record(scores=value) if isinstance(value, tuple) else value for value in records.values()]
+    assert recall(write(tmp_path, content), *records) == expected
+
+
+def test_the_first_ten_ids_of_factuality_are_repaired_by_position_and_nothing_else(tmp_path: Path) -> None:
+    ids = [*map(str, range(30, 40)), *map(str, range(10, 45))]
+    content = {"id": ids, "subset": ["Factuality"] * len(ids), "scores": [[float(n), 0.0] for n in range(len(ids))]}
+    with pytest.warns(UserWarning, match="read as 0 to 9"):
+        records = recall(write(tmp_path, content), "Factuality-0", "Factuality-9", "Factuality-30")
+    assert records == [Record(scores=(0.0, 0.0)), Record(scores=(9.0, 0.0)), Record(scores=(30.0, 0.0))]
+    other = {**content, "id": [*map(str, range(30, 39)), "50", *ids[10:]]}
+    with pytest.raises(BadInput):
+        recall(write(tmp_path, other, "other.json"), "Factuality-30")
+
+
+def test_results_of_reward_bench_fit_the_dataset_of_that_name(tmp_path: Path) -> None:
+    rows = [
+        {"id": own_id, "subset": subset, "prompt": f"Question {n}?", "chosen": f"Good {n}.", "rejected": f"Bad {n}."}
+        for n, (own_id, subset) in enumerate(zip(REWARD_BENCH["id"], REWARD_BENCH["subset"], strict=True))
+    ]
+    data = tmp_path / "set.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    spec = f"mine:=scores?path={write(tmp_path, REWARD_BENCH)}"
+    config = settings(f"rewardbench?path={data}", tmp_path / "run", model=(spec,), condition=("profile",))
+    row = result(evaluate(config).summary, "profile")
+    assert (row["accuracy"]["value"], row["accuracy"]["failed"], row["strict_accuracy"]["value"]) == (0.5, 0, 1 / 3)
+
+
+def test_a_log_of_inspect_is_read_with_its_unscored_samples(shared_data: Path) -> None:
+    path = shared_data / "formats" / "inspect_ai" / "minimal_log.json"
+    assert recall(path, "p1", "p2") == [CHOSEN, Failure("no verdict")]
+    assert recall(path, "p1", model="org/some-rm") == [CHOSEN]
+
+
+@pytest.mark.parametrize(
+    ("value", "record"),
+    [
+        ("C", CHOSEN),
+        ("I", REJECTED),
+        ("P", TIE),
+        (0.5, TIE),
+        (0, REJECTED),
+        (True, CHOSEN),
+        ([0.5, -1], Record(scores=(0.5, -1.0))),
+        ("N", Failure("not scored")),
+        (float("nan"), Failure("not scored")),
+    ],
+)
+def test_values_of_inspect_are_verdicts_or_scores(value: Any, record: Record | Failure, tmp_path: Path) -> None:
+    assert recall(write(tmp_path, log(sample(7, value))), "7") == [record]
+
+
+def test_a_log_of_inspect_may_say_its_condition(tmp_path: Path) -> None:
+    content = log(sample("a", 1), sample("b", 1, metadata={"condition": "oracle"}), task_args={"condition": "profile"})
+    model = RecordedScores(write(tmp_path, content))
+    assert (model.recall("a", "profile"), model.recall("b", "oracle")) == (CHOSEN, CHOSEN)
+    assert isinstance(model.recall("a", "none"), Failure)
+    assert isinstance(model.recall("b", "profile"), Failure)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("s.csv", "pair,verdict\nr1,tie,more\n", "line 2: the row has 3 cells, the header 2"),
+        ("s.csv", "pair,verdict\nr1\n", "line 2: the row has 1 cells, the header 2"),
+        ("s.csv", 'pair,verdict\nr1,"tie\n', "line 2: broken CSV"),
+        ("s.csv", "pair,verdict\nr1,\n", "line 2: there must be a score"),
+        ("log.eval", "PK", "inspect log convert --to json"),
+        ("scores.txt", "r1 1 0", "unknown format"),
+    ],
+)
+def test_a_damaged_file_is_refused(name: str, text: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=problem):
+        RecordedScores(write(tmp_path, text, name))
+
+
+def write(folder: Path, content: Any, name: str = "results.json") -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "results.json is not JSON"),
+        ({"rows": []}, "neither a list of rows nor a result of reward-bench or inspect"),
+        ({"id": [1, 2], "results": [1]}, "cannot be read as reward-bench"),
+        ({"id": [1], "subset": ["s"]}, "cannot be read as reward-bench: 'results' is missing"),
+        ({**REWARD_BENCH, "subset": ["s"]}, "cannot be read as reward-bench"),
+        ({"eval": {}, "samples": [sample(1, 1)]}, "cannot be read as inspect: 'model' is missing"),
+        (log(sample(1, {"a": 1})), "cannot be read as inspect"),
+        (log(sample(1, 0.7)), "0.7 is neither a verdict nor a list of scores"),
+        (log({"id": 1, "scores": {"a": {"value": 1}, "b": {"value": 0}}}), "sample 1 has several scores: a, b"),
+        (log(sample(1, 1), sample(1, 1, epoch=2)), "line 2: a second score for row '1'"),
+    ],
+)
+def test_damaged_results_are_refused_with_a_clear_line(content: Any, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=problem) as error:
+        RecordedScores(write(tmp_path, content))
+    assert "\n" not in str(error.value)
+
+
+def test_a_format_that_is_named_is_not_guessed(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read as inspect"):
+        RecordedScores(write(tmp_path, REWARD_BENCH), form="inspect")
