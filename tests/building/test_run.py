@@ -1,26 +1,49 @@
 from __future__ import annotations
 
 import re
+import string
 from collections import Counter
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prb import EvaluateConfig, evaluate
 from prb.building.config import ROLES, STAGES, BuildConfig
-from prb.building.run import Check, build, check_failures, pass_rates
+from prb.building.run import (
+    Check,
+    aspects_gate,
+    build,
+    check_failures,
+    find_duplicates,
+    form_gate,
+    leaking_posts,
+    length_gap,
+    length_gate,
+    pass_rates,
+    quality_gate,
+    refusal_gate,
+    wording_gate,
+)
+from prb.building.stages import UserRecord
 from prb.data.check import check
 from prb.data.source import open_source
 from prb.errors import BadData, BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
 from prb.llm import LLM, Request, ScriptedLLM
 from prb.runs import Finished
-from prb.types import Failure
+from prb.text.words import words
+from prb.types import Aspect, Failure, Post
 from tests.building.author import Author, author, make_record, material
 
 SPEC = "scripted/author"
+TOMATOES = "What should I know about balcony tomatoes before I begin?"
+"""The question of the first record: another user who asks it, too, is their couple."""
 
 
 @pytest.fixture
@@ -101,7 +124,8 @@ def test_an_interrupted_build_goes_on_and_ends_with_the_same_pairs(records, tmp_
     whole = run(source, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run(source, tmp_path / "out", interrupted(after))
-    paid = _calls(tmp_path / "out") if (tmp_path / "out").exists() else 0
+    assert (tmp_path / "out").exists() == (after > 0), "a build that failed before its first call leaves nothing"
+    paid = _calls(tmp_path / "out") if after else 0
     rest = Author()
     result = run(source, tmp_path / "out", rest)
     assert (tmp_path / "out" / "pairs.jsonl").read_bytes() == (tmp_path / "whole" / "pairs.jsonl").read_bytes()
@@ -159,9 +183,8 @@ def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(record
             author(request) if next(calls) < 4 else Failure("endpoint failed", "connection refused", kind="transient")
         )
 
-    llm = Author(failing)
     with pytest.raises(Unreachable, match=r"connection refused.*run the same command again"):
-        run(source, tmp_path / "out", llm)
+        run(source, tmp_path / "out", Author(failing))
     assert run(source, tmp_path / "out").summary["counts"]["rows"] == 12
 
 
@@ -172,8 +195,7 @@ def test_single_failures_of_the_endpoint_are_rejects_that_the_same_command_tries
         lost = "tomatoes1" in request.chat[-1].text and "explanation" in material(request.chat[-1].text)
         return Failure("endpoint failed", "reset", kind="transient") if lost else author(request)
 
-    llm = Author(shaky)
-    result = run(source, tmp_path / "out", llm)
+    result = run(source, tmp_path / "out", Author(shaky))
     assert result.summary["counts"]["rejected_by_gate"] == {"endpoint": 1}
     assert run(source, tmp_path / "out").summary["counts"]["rejected"] == 0
 
@@ -191,12 +213,6 @@ def test_other_settings_pay_only_for_what_the_log_cannot_answer(records, tmp_pat
     result = run(source, tmp_path / "out", more, gate=("quality?floor=4",))
     assert result.summary["counts"]["rows"] == 3
     assert sum("explanation" in material(request.chat[-1].text) for request in more.requests) == 2
-
-
-def test_a_build_that_failed_before_its_first_call_leaves_nothing(records, tmp_path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(records(make_record(1)), tmp_path / "out", interrupted(0))
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_stage_asked_again_has_another_seed_and_the_rest_is_kept(records, tmp_path) -> None:
@@ -234,46 +250,35 @@ def test_a_build_can_stop_after_any_stage(records, tmp_path, stage) -> None:
 
 
 def test_two_users_with_one_question_and_conflicting_wishes_become_mirror_rows(records, tmp_path) -> None:
-    same = "What should I know about balcony tomatoes before I begin?"
-    source = records(make_record(1), make_record(2, question=same), make_record(3))
+    source = records(make_record(1), make_record(2, question=TOMATOES), make_record(3))
     first, second, third = rows_of(run(source, tmp_path / "out", mirror=True))
     assert (first["mirror"], second["mirror"], third.get("mirror")) == ("r2", "r1", None)
     assert (first["chosen"], first["rejected"]) == (second["rejected"], second["chosen"])
-    assert first["question"] == second["question"] == same
+    assert first["question"] == second["question"] == TOMATOES
     assert "zztomatoes1" in first["chosen"]
     assert "zzsourdough" not in first["chosen"]
     assert check(open_source(str(tmp_path / "out" / "pairs.jsonl"))) == []
 
 
-def test_a_couple_for_which_no_answers_are_found_goes_on_as_two_users(records, tmp_path) -> None:
-    same = "What should I know about balcony tomatoes before I begin?"
+@pytest.mark.parametrize(("couples_only", "built"), [(True, ["r1"]), (False, [])])
+def test_a_couple_for_which_no_answers_are_found_goes_on_as_two_users(records, tmp_path, couples_only, built) -> None:
+    """No answer to a couple is ever good: the second's wishes are never met. The first alone needs none of them."""
 
     def stubborn(request: Request) -> str:
-        """No answer to a couple is ever good: the partner's wishes are never met."""
-        quoted = material(request.chat[-1].text)
-        couple = any("wants experiments2" in text for name, text in quoted.items() if name == "wishes")
-        return answer_nothing() if couple and "Write an answer" in request.chat[-1].text else author(request)
+        wishes = material(request.chat[-1].text).get("wishes", "")
+        writes = "Write an answer" in request.chat[-1].text
+        hopeless = writes and ("wants experiments2" in wishes or not couples_only)
+        return "nothing " * 40 if hopeless else author(request)
 
-    def answer_nothing() -> str:
-        return "nothing " * 40
-
-    llm = Author(stubborn)
-    result = run(records(make_record(1), make_record(2, question=same)), tmp_path / "out", llm, mirror=True)
-    assert [row["id"] for row in rows_of(result)] == ["r1"], "the first alone needs none of the second's wishes"
+    source = records(make_record(1), make_record(2, question=TOMATOES))
+    result = run(source, tmp_path / "out", Author(stubborn), mirror=True)
+    assert [row["id"] for row in rows_of(result)] == built
     assert result.summary["counts"]["mirror_rows"] == 0
-    assert [reject["record"] for reject in rows_of(result, "rejects.jsonl")] == ["r2"]
-
-
-def test_a_couple_for_which_nothing_is_found_is_two_rejects(records, tmp_path) -> None:
-    same = "What should I know about balcony tomatoes before I begin?"
-    llm = Author(lambda r: "nothing " * 40 if "Write an answer" in r.chat[-1].text else author(r))
-    result = run(records(make_record(1), make_record(2, question=same)), tmp_path / "out", llm, mirror=True)
-    assert {reject["record"] for reject in rows_of(result, "rejects.jsonl")} == {"r1", "r2"}
+    assert {reject["record"] for reject in rows_of(result, "rejects.jsonl")} == {"r1", "r2"} - set(built)
 
 
 def test_a_couple_that_could_not_be_asked_about_is_tried_again(records, tmp_path) -> None:
-    same = "What should I know about balcony tomatoes before I begin?"
-    source = records(make_record(1), make_record(2, question=same))
+    source = records(make_record(1), make_record(2, question=TOMATOES))
 
     def lost(request: Request) -> str | Failure:
         return (
@@ -282,8 +287,7 @@ def test_a_couple_that_could_not_be_asked_about_is_tried_again(records, tmp_path
             else author(request)
         )
 
-    llm = Author(lost)
-    result = run(source, tmp_path / "out", llm, mirror=True)
+    result = run(source, tmp_path / "out", Author(lost), mirror=True)
     assert result.summary["counts"]["rejected_by_gate"] == {"endpoint": 2}
     assert run(source, tmp_path / "out", mirror=True).summary["counts"]["mirror_rows"] == 2
 
@@ -355,8 +359,7 @@ def test_what_a_model_gets_wrong_ends_as_a_reject_with_its_gate(records, tmp_pat
         prompt = request.chat[-1].text
         return reply if where in prompt or where in material(prompt) else author(request)
 
-    llm = Author(faulty)
-    result = run(records(make_record(1)), tmp_path / "out", llm)
+    result = run(records(make_record(1)), tmp_path / "out", Author(faulty))
     (reject,) = rows_of(result, "rejects.jsonl")
     assert (reject["record"], reject["gate"]) == ("r1", gate)
     assert reject["reason"]
@@ -397,56 +400,30 @@ def test_evidence_that_is_no_quote_is_asked_for_again(records, tmp_path) -> None
     assert sum("explanation" in material(request.chat[-1].text) for request in llm.requests) == 2
 
 
-def prefers(word: str) -> Callable[[Request], str]:
-    """A judge that knows no user that always likes answers with this word in them."""
+def judged(credit: tuple[str, str]) -> Callable[[Request], str]:
+    """A judge that knows no user. Rejected answers always hold `zzun`: what it replies if that is in A, and if in B."""
 
     def reply(request: Request) -> str:
-        quoted = material(request.chat[-1].text)
-        if "Result: tie" in request.chat[-1].text:
-            in_a, in_b = (word in quoted[f"answer {name}"] for name in "AB")
-            return "Result: tie" if in_a == in_b else f"Result: {'A' if in_a else 'B'}"
-        return author(request)
+        if "Result: tie" not in request.chat[-1].text:
+            return author(request)
+        return f"Result: {credit['zzun' in material(request.chat[-1].text)['answer B']]}"
 
     return reply
 
 
-def test_pairs_that_a_blind_judge_can_tell_are_written_anew_and_then_dropped(records, tmp_path) -> None:
-    """Chosen answers never hold `zzun`, rejected ones always do: a judge who dislikes it needs no user."""
-    quoted = prefers("zzun")
-
-    def dislikes(request: Request) -> str:
-        said = quoted(request)
-        if "Result: tie" not in request.chat[-1].text:
-            return said
-        return (
-            said.replace("Result: A", "Result: x").replace("Result: B", "Result: A").replace("Result: x", "Result: B")
-        )
-
-    llm = Author(dislikes)
-    result = run(records(*map(make_record, range(1, 9))), tmp_path / "out", llm)
+@pytest.mark.parametrize(
+    "credit",
+    [("B", "A"), ("tie", "A")],  # right in both orders, or in one: worth 1 and 0.75
+)
+def test_pairs_that_a_blind_judge_can_tell_are_written_anew_and_then_dropped(records, tmp_path, credit) -> None:
+    result = run(records(*map(make_record, range(1, 9))), tmp_path / "out", Author(judged(credit)))
     assert result.summary["user_blind_accuracy"] == {"blind-judge": None, "blind-learner": None}
     assert result.summary["counts"]["rejected_by_gate"] == {"blind-judge": 8}
-    assert (
-        max(orjson.loads(line)["round"] for line in (tmp_path / "out" / "gates.jsonl").read_bytes().splitlines()) == 3
-    )
-
-
-def test_a_judge_that_leans_the_right_way_is_enough_to_drop_a_pair(records, tmp_path) -> None:
-    """Right in one order and a tie in the other is worth 0.75: over the limit as well."""
-
-    def leans(request: Request) -> str:
-        if "Result: tie" not in request.chat[-1].text:
-            return author(request)
-        return "Result: A" if "zzun" in material(request.chat[-1].text)["answer B"] else "Result: tie"
-
-    llm = Author(leans)
-    result = run(records(*map(make_record, range(1, 5))), tmp_path / "out", llm)
-    assert result.summary["counts"]["rejected_by_gate"] == {"blind-judge": 4}
+    assert max(check["round"] for check in rows_of(result, "gates.jsonl")) == 3
 
 
 def test_a_blind_judge_that_is_always_wrong_is_no_reason_to_drop_anything(records, tmp_path) -> None:
-    llm = Author(prefers("zzun"))
-    result = run(records(*map(make_record, range(1, 9))), tmp_path / "out", llm)
+    result = run(records(*map(make_record, range(1, 9))), tmp_path / "out", Author(judged(("A", "B"))))
     assert result.summary["user_blind_accuracy"]["blind-judge"] == 0.0
     assert result.summary["counts"]["rows"] == 8
 
@@ -459,8 +436,7 @@ def test_a_blind_learner_finds_the_word_that_gives_chosen_away(records, tmp_path
             return f"{text[:260]} splendid magnificent wonderful"
         return text
 
-    llm = Author(marked)
-    result = run(records(*map(make_record, range(1, 21))), tmp_path / "out", llm, gate=("length?gap=0.2",))
+    result = run(records(*map(make_record, range(1, 21))), tmp_path / "out", Author(marked), gate=("length?gap=0.2",))
     assert result.summary["counts"]["rejected_by_gate"]["blind-learner"] > 0
     accuracy = result.summary["user_blind_accuracy"].get("blind-learner")
     assert accuracy is None or accuracy <= 0.6
@@ -548,16 +524,6 @@ def test_a_dry_run_estimates_and_neither_asks_nor_writes(records, tmp_path) -> N
     assert (llm.requests, (tmp_path / "out").exists()) == ([], False)
 
 
-def test_a_dry_run_leaves_an_existing_build_as_it_is(records, tmp_path) -> None:
-    source = records(make_record(1), make_record(2))
-    run(source, tmp_path / "out", limit=1)
-    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    llm = Author()
-    run(source, tmp_path / "out", llm, dry_run=True, redo="answer")
-    assert llm.requests == []
-    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
-
-
 def test_the_estimate_is_exact_in_calls_where_everything_passes_at_once(records, tmp_path) -> None:
     source = records(*map(make_record, range(1, 4)))
     for until in (None, "answer"):
@@ -567,6 +533,11 @@ def test_the_estimate_is_exact_in_calls_where_everything_passes_at_once(records,
         assert {s: c["calls"] for s, c in result.summary["cost"].items()} == {
             s: c["calls"] for s, c in estimate["stages"].items() if c["calls"]
         }
+        before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        llm = Author()
+        run(source, out, llm, dry_run=True, redo="answer")
+        assert llm.requests == []
+        assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before, "an estimate only"
 
 
 @pytest.mark.parametrize(
@@ -597,8 +568,7 @@ def test_too_many_failed_requests_are_refused_with_their_reasons(records, tmp_pa
     def refusing(request: Request) -> str | Failure:
         return Failure("refused") if "tomatoes1" in request.chat[-1].text else author(request)
 
-    llm = Author(refusing)
-    card = run(source, tmp_path / "out", llm).summary
+    card = run(source, tmp_path / "out", Author(refusing)).summary
     assert card["failures"] == {"refused": card["failures"]["refused"]}
     with pytest.raises(TooManyFailures, match=r"requests: \d+ of \d+ failed \(\d+ × refused\)"):
         check_failures(card, 0.0)
@@ -620,16 +590,10 @@ def test_the_hub_folder_is_read_by_the_hubs_own_library(built) -> None:
     assert rows[0]["rubric_aspects"][0]["evidence"] == "My mornings belong to balcony tomatoes1"
 
 
-def test_the_readme_tells_counts_gates_cost_and_prompts(built) -> None:
+def test_the_readme_tells_counts_gates_cost_and_prompts_and_every_reply_is_kept_with_its_stage(built) -> None:
     text = (built / "hub" / "README.md").read_text()
-    assert "3 pairs of 3 users" in text
-    assert "| aspects | 12 of 12 |" in text
-    assert "| answer | 12 | 0 | 120 | 60 | 0.0120 |" in text
-    assert "blind-judge 50.0 %" in text
-    assert "build_rubric `" in text
-
-
-def test_every_reply_is_kept_with_its_stage(built) -> None:
+    says = ("3 pairs of 3 users", "| aspects | 12 of 12 |", "| answer | 12 | 0 | 120 | 60 | 0.0120 |")
+    assert [part for part in (*says, "blind-judge 50.0 %", "build_rubric `") if part not in text] == []
     lines = [orjson.loads(line) for line in (built / "replies.jsonl").read_bytes().splitlines()]
     assert {line["model"] for line in lines} == {"rubric", "negative", "answer", "grade", "quality", "blind"}
     assert all(line["key"] and line["value"] for line in lines)
@@ -638,7 +602,117 @@ def test_every_reply_is_kept_with_its_stage(built) -> None:
 def test_pass_rates_count_each_gate_over_all_rounds() -> None:
     checks = [
         Check("a", 1, "x", "length", None),
-        Check("a", 2, "x", "length", "too long"),
+        Check("a", 2, "x", "length", "long"),
         Check("b", 1, "x", "form", None),
     ]
     assert pass_rates(checks) == {"length": {"applied": 2, "passed": 1}, "form": {"applied": 1, "passed": 1}}
+
+
+# gates by themselves
+
+TEXT = st.text(string.ascii_lowercase + " ", min_size=1, max_size=80)
+GRADE = st.integers(0, 2)
+RATING = st.floats(1, 5)
+RUBRIC = (Aspect("prefers a fixed weekly plan", "every single week the same", "Change tires them."),)
+
+
+def a_record(**changes) -> UserRecord:
+    known = {"question": "When should I water the plants?", "narrative": "I do it every single week the same way."}
+    return UserRecord(**{"id": "r", "user": "u", "posts": (Post("1", "", "Hello."),), **known, **changes})
+
+
+@given(st.lists(GRADE, max_size=6), st.lists(GRADE, max_size=6))
+def test_the_aspects_gate_passes_exactly_when_all_are_met_here_and_none_there(chosen, rejected) -> None:
+    passed = aspects_gate(chosen, rejected) is None
+    assert passed == (all(grade >= 1 for grade in chosen) and all(grade == 0 for grade in rejected))
+
+
+@given(TEXT, TEXT, st.floats(0, 1))
+def test_the_length_gate_does_not_care_which_answer_is_longer(a, b, most) -> None:
+    assert (length_gate(a, b, most) is None) == (length_gate(b, a, most) is None)
+    assert 0 <= length_gap(a, b) <= 1
+    assert length_gate(a, a, 0.0) is None
+
+
+@given(RATING, RATING, RATING, st.floats(0, 4))
+def test_the_quality_gate_is_symmetric_and_keeps_floor_and_margin(a, b, floor, margin) -> None:
+    passed = quality_gate(a, b, floor, margin) is None
+    assert passed == (quality_gate(b, a, floor, margin) is None)
+    if passed:
+        assert min(a, b) >= floor
+        assert abs(a - b) <= margin + 1e-6
+
+
+@given(st.data())
+def test_any_run_of_five_hidden_words_in_an_answer_is_found(data) -> None:
+    hidden = words(a_record().narrative)
+    start = data.draw(st.integers(0, len(hidden) - 5))
+    answer = f"Well, {' '.join(hidden[start : start + 5]).upper()}!"
+    assert "shares" in str(wording_gate(answer, a_record(), RUBRIC, 5))
+
+
+def test_four_words_are_not_five_and_words_of_the_question_may_be_repeated() -> None:
+    assert wording_gate("It is every single week the.", a_record(), RUBRIC, 6) is None
+    record = a_record(narrative="When should I water the plants? I never know.")
+    assert wording_gate("When should I water the plants is easy to say.", record, (), 5) is None
+
+
+def test_hidden_words_are_found_where_words_are_not_written_apart() -> None:
+    record = a_record(question="怎么养花？", narrative="我每天早上都很忙没有时间照顾它们")
+    assert wording_gate("因为我每天早上都很忙没有时间所以", record, (), 5)
+    assert wording_gate("这种植物很容易照顾", record, (), 5) is None
+    clauses = a_record(narrative="我下班晚，所以只有二十分钟做饭，而且家里没有烤箱。")
+    assert wording_gate("建议煮面，所以只有二十分钟做饭，而且家里没有烤箱，也行。", clauses, (), 5)
+
+
+def test_posts_leak_by_eight_words_and_not_by_five() -> None:
+    record = a_record(
+        narrative="After the long winter I only trust tools that my father used.",
+        posts=(
+            Post("a", "", "I only trust tools that hold."),
+            Post("b", "", "Now I only trust tools that my father used."),
+        ),
+    )
+    assert [post.id for post in leaking_posts(record, ())] == ["b"]
+
+
+REFUSALS = """I'm sorry, but I can't help with that.
+I am sorry, but I cannot provide that.
+I cannot help with that
+As an AI, I have no plants.
+Unfortunately, I am unable to assist.
+I'm afraid I can't answer this."""
+ANSWERS = """Sorrel grows anywhere.
+I can tell you how.
+The AI of the game is weak.
+I'm sorry to hear about your dog. Start slowly.
+I can't stress enough how much light it needs.
+Sorry state of the roof aside, begin with the gutters."""
+
+
+def test_refusals_are_seen_and_answers_are_not_taken_for_refusals() -> None:
+    assert [text for text in REFUSALS.splitlines() if not refusal_gate(text)] == []
+    assert [text for text in ANSWERS.splitlines() if refusal_gate(text)] == []
+
+
+def test_a_list_beside_prose_is_told_by_its_form() -> None:
+    assert form_gate("- one\n- two", "One and two.")
+    assert form_gate("- one\n- two", "1. one\n2. two") is None
+
+
+class Letters:
+    """Twelve directions; texts with the same first letter are the same."""
+
+    fingerprint = "letters"
+
+    def encode(self, texts):
+        return np.eye(26, dtype=np.float32)[[ord(text[0].lower()) - 97 for text in texts]]
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=9), st.integers(1, 4))
+def test_every_repetition_is_a_duplicate_of_the_first_whatever_the_block(letters, block) -> None:
+    records = [a_record(id=str(n), question=f"{letter} question") for n, letter in enumerate(letters)]
+    found = find_duplicates(records, Letters(), 0.95, block)
+    assert found == {
+        j: letters.index(letters[j]) for i, j in combinations(range(len(letters)), 2) if letters[i] == letters[j]
+    }

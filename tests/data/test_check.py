@@ -4,12 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
-from prb.data.check import check
-from prb.data.schema import Problem
+from prb.data.check import check, describe
+from prb.data.load import load
 from prb.data.source import MemorySource, open_source
-from tests.conftest import Row
+from prb.errors import BadData, Problem
+from tests.conftest import Row, make_row, make_twins
 from tests.data.broken import line, sound
 
 Write = Callable[..., Path]
@@ -25,25 +27,14 @@ def test_a_sound_set_has_no_problems() -> None:
     assert check(MemorySource("set", [sound(1), sound(2)])) == []
 
 
-def test_utf_16_is_one_problem_and_not_one_a_line(tmp_path: Path) -> None:
+def test_an_empty_file_and_one_in_utf_16_are_one_problem(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
     path.write_bytes((line(sound(1)) + line(sound(2))).decode().encode("utf-16"))
     [problem] = check(open_source(str(path)))
     assert str(problem) == "set.jsonl:1: wrong encoding: the file is UTF-16, must be UTF-8"
-
-
-def test_an_empty_file_is_a_problem(write_jsonl: Write) -> None:
-    path = write_jsonl([])
+    path.write_bytes(b"")
     [problem] = check(open_source(str(path)))
     assert (problem.what, problem.level) == ("holds no rows", "error")
-
-
-def test_a_file_without_sound_rows_lists_why(write_jsonl: Write) -> None:
-    path = write_jsonl([sound(1, question=""), sound(2, chosen=[])])
-    assert [str(problem) for problem in check(open_source(str(path)))] == [
-        "set.jsonl:1: `question` is empty",
-        "set.jsonl:2: `chosen` is empty",
-    ]
 
 
 def test_errors_come_before_warnings() -> None:
@@ -97,9 +88,6 @@ def test_seven_shared_words_are_no_warning() -> None:
 def test_answers_of_very_different_length_are_a_warning() -> None:
     [problem] = warnings(sound(1), sound(2, chosen="a" * 10, rejected="b" * 21))
     assert (problem.line, problem.what) == (2, "answers of very different length: 10 to 21 characters")
-
-
-def test_an_answer_of_twice_the_length_is_no_warning() -> None:
     assert warnings(sound(1, chosen="a" * 20, rejected="b" * 10)) == []
 
 
@@ -129,3 +117,53 @@ def test_past_choices_that_give_the_label_away_are_a_warning() -> None:
     [problem] = warnings({**row, "choices": [harmless, leak]})
     assert problem.what == "past choices that give the label away (number 2) are never shown"
     assert warnings({**row, "choices": [harmless]}) == []
+
+
+# figures
+
+
+@pytest.fixture
+def small(write_jsonl: Write) -> Path:
+    post = {"id": "p", "category": "", "text": "One two three."}
+    alone = make_row(
+        9,
+        split="train",
+        category="Society_and_Culture",
+        profile=[post] * 30,
+        chosen="One two three four.",
+        rejected="One two three.",
+        drift=True,
+    )
+    twins = make_twins(
+        1, split="test", tier="stated", topic="plants", chosen="One two.", rejected="One two three four."
+    )
+    again = make_row(8, user="a1", split="test", chosen="One.", rejected="Two.", profile=twins[0]["profile"])
+    return write_jsonl([alone, *twins, again])
+
+
+def test_rows_users_and_clusters_are_counted_over_all_splits(small: Path) -> None:
+    figures = describe(str(small))
+    assert (figures["rows"], figures["users"], figures["clusters"], figures["questions"]) == (4, 3, 2, 3)
+    assert (figures["mirror_rows"], figures["drift_rows"], figures["topics"], figures["long_histories"]) == (2, 1, 1, 1)
+    assert figures["splits"] == {"test": 3, "train": 1}
+    assert figures["categories"] == {"Lifestyle_and_Personal_Development": 3, "Society_and_Culture": 1}
+    assert figures["tiers"] == {"stated": 2}
+    assert figures["fingerprint"] == load(str(small)).fingerprint
+    assert orjson.loads(orjson.dumps(figures)) == figures
+
+
+def test_ranges_are_over_users_for_posts_and_over_rows_for_texts(small: Path) -> None:
+    figures = describe(str(small))
+    assert figures["posts_per_user"] == {"min": 2, "median": 2, "max": 30}
+    assert figures["words"]["post"]["median"] == 3
+    assert figures["words"]["answer"] == {"min": 1, "median": 2.5, "max": 4}
+    # 4 against 3 words, 2 against 4, 4 against 2, 1 against 1: relative to the chosen answer
+    assert figures["answer_length_gap"] == {"mean": pytest.approx((0.25 + 1.0 + 0.5 + 0.0) / 4), "max": 1.0}
+    assert figures["chosen_longer"] == 0.5
+
+
+def test_a_set_without_splits_is_counted_whole_and_a_broken_one_not_at_all(write_jsonl: Write) -> None:
+    figures = describe(str(write_jsonl([make_row(1), make_row(2)])))
+    assert (figures["rows"], figures["splits"], figures["tiers"]) == (2, {}, {})
+    with pytest.raises(BadData, match=r"set.jsonl:2: `question` is missing"):
+        describe(str(write_jsonl([make_row(1), make_row(2, question=None)])))

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import gzip
+import itertools
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prb.data.check import check
-from prb.data.load import Users, load, load_pairs
+from prb.data.load import Users, load, load_pairs, sample_rows
 from prb.data.publish import convert
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput
@@ -71,18 +75,18 @@ def test_a_broken_pair_of_twins_does_not_link_their_users(write_jsonl: Write) ->
     assert load(str(write_jsonl(rows)), skip_bad=True).index.clusters == ["a1", "b1"]
 
 
-def test_utf_16_is_named_as_such(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mark", "encoding", "says"),
+    [
+        ("\ufeff", "utf-16-le", "wrong encoding: the file is UTF-16, must be UTF-8"),
+        ("\ufeff", "utf-16-be", "wrong encoding: the file is UTF-16, must be UTF-8"),
+        ("", "utf-16-le", "holds a NUL byte"),
+    ],
+)
+def test_utf_16_is_refused_with_and_without_a_mark(tmp_path: Path, mark: str, encoding: str, says: str) -> None:
     path = tmp_path / "set.jsonl"
-    for encoding in ("utf-16-le", "utf-16-be"):
-        path.write_bytes(("\ufeff" + line(sound(1)).decode()).encode(encoding))
-        with pytest.raises(BadData, match=r"set.jsonl:1: wrong encoding: the file is UTF-16, must be UTF-8"):
-            load(str(path))
-
-
-def test_utf_16_without_a_mark_is_refused_too(tmp_path: Path) -> None:
-    path = tmp_path / "set.jsonl"
-    path.write_bytes(line(sound(1)).decode().encode("utf-16-le"))
-    with pytest.raises(BadData, match=r"set.jsonl:1: holds a NUL byte"):
+    path.write_bytes((mark + line(sound(1)).decode()).encode(encoding))
+    with pytest.raises(BadData, match=rf"set.jsonl:1: {says}"):
         load(str(path))
 
 
@@ -100,16 +104,17 @@ def test_a_file_without_rows_is_refused(raw: bytes, tmp_path: Path) -> None:
         load(str(path))
 
 
-@pytest.mark.parametrize("row", [{"id": "r1"}, sound(1, mirror="gone")], ids=["field", "mirror"])
-def test_a_file_without_sound_rows_is_refused_even_by_skip_bad(row: Row, write_jsonl: Write) -> None:
-    with pytest.raises(BadInput, match=r"no rows without errors$"):
-        load(str(write_jsonl([row])), skip_bad=True)
-
-
-def test_a_split_without_sound_rows_is_refused_even_by_skip_bad(write_jsonl: Write) -> None:
-    path = write_jsonl([sound(1, split="train"), sound(2, split="test", mirror="gone")])
-    with pytest.raises(BadInput, match=r"no rows without errors in split 'test'"):
-        load(str(path), skip_bad=True)
+@pytest.mark.parametrize(
+    ("rows", "where"),
+    [
+        ([{"id": "r1"}], ""),
+        ([sound(1, mirror="gone")], ""),
+        ([sound(1, split="train"), sound(2, split="test", mirror="gone")], " in split 'test'"),
+    ],
+)
+def test_without_sound_rows_even_skip_bad_refuses(rows: list[Row], where: str, write_jsonl: Write) -> None:
+    with pytest.raises(BadInput, match=rf"no rows without errors{where}$"):
+        load(str(write_jsonl(rows)), skip_bad=True)
 
 
 def test_problems_of_a_folder_come_in_the_order_of_its_files(tmp_path: Path) -> None:
@@ -146,18 +151,14 @@ def test_a_row_becomes_a_pair(write_jsonl: Write) -> None:
     )
 
 
-def test_a_row_without_a_user_is_its_own_user(write_jsonl: Write) -> None:
-    dataset = load(str(write_jsonl([make_row(1, user=None)])))
-    assert dataset.index.users == ["r1"]
-    assert [pair.user for pair in dataset] == ["r1"]
-
-
-def test_optional_fields_may_be_null(write_jsonl: Write) -> None:
+def test_optional_fields_may_be_null_and_a_row_without_a_user_is_its_own(write_jsonl: Write) -> None:
     nulls = dict.fromkeys(["user", "tier", "mirror", "split", "topic", "drift", "groups"])
-    [pair] = load_pairs(str(write_jsonl([{**make_row(1), **nulls}])))
+    dataset = load(str(write_jsonl([{**make_row(1), **nulls}])))
+    assert dataset.index.users == ["r1"]
+    [pair] = dataset
+    assert isinstance(pair, Pair)
     assert (pair.user, pair.tier, pair.mirror, pair.split, pair.topic) == ("r1", None, None, None, None)
-    assert pair.drift is False
-    assert pair.groups == {}
+    assert (pair.drift, pair.groups) == (False, {})
 
 
 def test_ids_may_be_whole_numbers(write_jsonl: Write) -> None:
@@ -189,16 +190,11 @@ def test_every_format_gives_the_same_pairs(write_jsonl: Write, tmp_path: Path) -
         assert load_pairs(str(tmp_path / f"set.{ending}")) == expected
 
 
-def test_a_mark_at_the_start_of_the_file_is_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "set.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + line(sound(1)))
-    assert load(str(path)).index.ids == ["r1"]
-
-
-def test_a_dataset_can_be_read_again_and_again(write_jsonl: Write) -> None:
-    dataset = load(str(write_jsonl([make_row(1), make_row(2)])))
-    assert list(dataset) == list(dataset)
-    assert len(dataset) == len(list(dataset)) == 2
+def test_a_dataset_can_be_read_again_and_rows_in_memory_load_like_a_file(write_jsonl: Write) -> None:
+    rows = [make_row(1), *make_twins(2)]
+    dataset = load(str(write_jsonl(rows)))
+    assert list(dataset) == list(dataset) == list(load(MemorySource("mine", rows)))
+    assert len(dataset) == 3
 
 
 def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl: Write) -> None:
@@ -207,11 +203,6 @@ def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl: Write
     assert load(str(write_jsonl(rows, "b.jsonl"))).fingerprint == first
     assert load(str(write_jsonl(rows, "a.jsonl")), limit=1).fingerprint == first
     assert load(str(write_jsonl([rows[0], make_row(2, topic="x")], "c.jsonl"))).fingerprint != first
-
-
-def test_rows_in_memory_load_like_a_file(write_jsonl: Write) -> None:
-    rows = [make_row(1), *make_twins(2)]
-    assert list(load(MemorySource("mine", rows))) == load_pairs(str(write_jsonl(rows)))
 
 
 def test_the_index_holds_one_entry_a_row(write_jsonl: Write) -> None:
@@ -229,31 +220,41 @@ def test_the_index_holds_one_entry_a_row(write_jsonl: Write) -> None:
 # splits and limits
 
 
-def test_the_default_split_is_test(write_jsonl: Write) -> None:
-    path = write_jsonl([make_row(1, split="train"), make_row(2, split="test"), make_row(3, split="test")])
-    dataset = load(str(path))
-    assert dataset.split == "test"
-    assert [pair.id for pair in dataset] == ["r2", "r3"]
+@pytest.mark.parametrize(
+    ("splits", "asked", "used", "ids"),
+    [
+        (("train", "test", "test"), None, "test", ["r2", "r3"]),
+        (("train",), None, "train", ["r1"]),
+        (("train", "test", None), "all", None, ["r1", "r2", "r3"]),
+        ((None,), "all", None, ["r1"]),
+        ((None,), None, None, ["r1"]),
+    ],
+)
+def test_the_default_split_is_test_or_the_only_one(
+    write_jsonl: Write, splits: tuple[str | None, ...], asked: str | None, used: str | None, ids: list[str]
+) -> None:
+    dataset = load(str(write_jsonl([make_row(n, split=split) for n, split in enumerate(splits, 1)])), split=asked)
+    assert (dataset.split, [pair.id for pair in dataset]) == (used, ids)
 
 
-def test_an_unknown_split_is_refused_with_those_there_are(write_jsonl: Write) -> None:
-    path = write_jsonl([make_row(1, split="train"), make_row(2, split="train"), make_row(3, split="test")])
-    with pytest.raises(BadInput, match=r"no rows in split 'dev'; its splits are train \(2 rows\), test \(1 rows\)"):
-        load(str(path), split="dev")
-
-
-def test_a_set_without_test_rows_says_which_splits_it_has(write_jsonl: Write) -> None:
-    with pytest.raises(BadInput, match=r"no rows in split 'test'; its splits are train \(1 rows\), dev \(1 rows\)"):
-        load(str(write_jsonl([make_row(1, split="train"), make_row(2, split="dev")])))
-
-
-def test_the_only_split_there_is_need_not_be_named(write_jsonl: Write) -> None:
-    assert load(str(write_jsonl([make_row(1, split="train")]))).split == "train"
-
-
-def test_asking_for_a_split_where_there_is_none_is_refused(write_jsonl: Write) -> None:
-    with pytest.raises(BadInput, match=r"has no `split` field, so there is no split 'test'"):
-        load(str(write_jsonl([make_row(1)])), split="test")
+@pytest.mark.parametrize(
+    ("splits", "asked", "says"),
+    [
+        (
+            ("train", "train", "test"),
+            "dev",
+            r"no rows in split 'dev'; its splits are train \(2 rows\), test \(1 rows\)",
+        ),
+        (("train", "dev"), None, r"no rows in split 'test'; its splits are train \(1 rows\), dev \(1 rows\)"),
+        ((None,), "test", r"has no `split` field, so there is no split 'test'"),
+    ],
+)
+def test_a_split_that_is_not_there_is_refused(
+    write_jsonl: Write, splits: tuple[str | None, ...], asked: str | None, says: str
+) -> None:
+    rows = [make_row(n, split=split) for n, split in enumerate(splits)]
+    with pytest.raises(BadInput, match=says):
+        load(str(write_jsonl(rows)), split=asked)
 
 
 def test_a_limit_takes_rows_of_the_split_and_keeps_their_order(write_jsonl: Write) -> None:
@@ -364,29 +365,14 @@ def test_a_user_of_two_splits_is_a_donor_in_both(write_jsonl: Write) -> None:
     assert [post.id for post in users.history("u1").posts] == ["late"]
 
 
-def test_posts_come_back_as_they_went_in() -> None:
+def test_histories_come_back_as_they_went_in_the_first_of_a_user_stays_and_names_are_sorted() -> None:
     users = Users(keep=True)
-    users.add("bo", {"profile": TEA})
-    users.add("al", {"profile": RAIN})
-    users.of_split(None, {})
-    assert tuple(users.history("bo").posts) == (Post("p1", "Food", "Tea at four, naïvely."),)
-    assert tuple(users.history("al").posts) == (Post("1", "", "Rain again."), Post("7", "", "Still rain."))
-    assert tuple(users.history("bo").posts) == (Post("p1", "Food", "Tea at four, naïvely."),)
-
-
-def test_names_are_sorted_whatever_the_order_of_the_file() -> None:
-    users = Users(keep=True)
-    for user in ("zoe", "al", "mo"):
-        users.add(user, {"profile": TEA})
-    assert users.of_split(None, {}).names == ["al", "mo", "zoe"]
-
-
-def test_the_first_history_of_a_user_stays() -> None:
-    users = Users(keep=True)
-    users.add("al", {"profile": TEA})
-    users.add("al", {"profile": RAIN})
-    users.of_split(None, {})
-    assert [post.id for post in users.history("al").posts] == ["p1"]
+    for user, profile in (("zoe", TEA), ("al", RAIN), ("zoe", RAIN)):
+        users.add(user, {"profile": profile})
+    assert users.of_split(None, {}).names == ["al", "zoe"]
+    for _ in range(2):
+        assert tuple(users.history("zoe").posts) == (Post("p1", "Food", "Tea at four, naïvely."),)
+        assert tuple(users.history("al").posts) == (Post("1", "", "Rain again."), Post("7", "", "Still rain."))
 
 
 def test_nothing_is_kept_unless_asked_for() -> None:
@@ -506,12 +492,6 @@ def test_twins_with_four_answers_are_one_cluster_but_have_no_person_effect(write
         load(str(write_jsonl([one, same])))
 
 
-def test_all_splits_can_be_asked_for(write_jsonl: Write) -> None:
-    rows = [make_row(1, split="train"), make_row(2, split="test"), make_row(3)]
-    assert load(str(write_jsonl(rows)), split="all").index.ids == ["r1", "r2", "r3"]
-    assert load(str(write_jsonl(rows[2:])), split="all").index.ids == ["r3"]
-
-
 def test_a_file_that_changes_after_it_was_checked_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"".join(line(sound(n)) for n in range(3)))
@@ -519,3 +499,65 @@ def test_a_file_that_changes_after_it_was_checked_is_one_clear_error(tmp_path: P
     path.write_bytes(line(sound(0)) + b"{cut off")
     with pytest.raises(BadInput, match=r"rows\.jsonl has changed since it was checked: rows\.jsonl:2"):
         list(dataset)
+
+
+# which rows a limit takes
+
+LAYOUTS = st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=30)
+"""Per group of rows: its cluster, and whether it is a pair of twins."""
+
+
+def rows_of(layout: list[tuple[int, bool]]) -> tuple[list[str], list[str]]:
+    rows = [(f"g{n}", f"c{cluster}") for n, (cluster, twins) in enumerate(layout) for _ in range(1 + twins)]
+    return [name for name, _ in rows], [cluster for _, cluster in rows]
+
+
+def test_a_few_rows_of_mirror_come_from_many_clusters() -> None:
+    index = load("mirror", limit=12).index
+    assert len(index) == 12
+    assert set(Counter(index.clusters).values()) == {2}
+    assert len(set(index.tiers)) > 1
+    assert len(set(index.categories)) > 1
+
+
+def test_every_row_of_mirror_is_within_the_reach_of_its_size() -> None:
+    assert load("mirror", limit=240).index.ids == load("mirror").index.ids
+    clusters = Counter(load("mirror", limit=60).index.clusters)
+    assert max(clusters.values()) - min(clusters.values()) <= 2
+
+
+@given(LAYOUTS, st.integers(1, 40))
+def test_groups_are_whole_and_no_cluster_is_far_ahead(layout, limit) -> None:
+    together, clusters = rows_of(layout)
+    sample = sample_rows(together, clusters, limit)
+    names = {together[n] for n in sample}
+    assert sample == [n for n, name in enumerate(together) if name in names]
+    assert len(sample) <= limit or len(names) == 1
+    if not any(twins for _, twins in layout):
+        assert len(sample) == min(limit, len(together))
+        taken, there = Counter(clusters[n] for n in sample), Counter(clusters)
+        behind = [taken[c] for c in there if taken[c] < there[c]]
+        assert max(taken.values()) - min(behind, default=max(taken.values())) <= 1
+
+
+@given(LAYOUTS, st.integers(1, 40), st.randoms())
+def test_the_order_of_the_rows_does_not_matter(layout, limit, random) -> None:
+    together, clusters = rows_of(layout)
+    sample = {together[n] for n in sample_rows(together, clusters, limit)}
+    order = list(range(len(together)))
+    random.shuffle(order)
+    again = sample_rows([together[n] for n in order], [clusters[n] for n in order], limit)
+    assert {together[order[n]] for n in again} == sample
+
+
+@given(LAYOUTS)
+def test_a_smaller_sample_is_part_of_a_larger_one(layout) -> None:
+    layout = [(cluster, False) for cluster, _ in layout]
+    together, clusters = rows_of(layout)
+    samples = [set(sample_rows(together, clusters, limit)) for limit in range(1, len(together) + 1)]
+    assert all(small < large for small, large in itertools.pairwise(samples))
+
+
+def test_another_seed_draws_another_sample() -> None:
+    together = [f"g{n // 2}" for n in range(40)]
+    assert len({tuple(sample_rows(together, together, 6, seed)) for seed in range(20)}) > 10

@@ -19,13 +19,7 @@ from prb.data.schema import BUILD, Task, prepared
 from prb.data.source import Source, open_source
 from prb.data.votes import Voted
 from prb.errors import Problem
-from prb.text.words import (
-    LEAK_WORDS,
-    SharedWording,
-    hidden_texts,
-    reading_grade,
-    words,
-)
+from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, reading_grade, words
 from prb.types import Item, Pair
 
 CATEGORIES = ("Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture")
@@ -59,7 +53,7 @@ def row_warnings(item: Item, *, written: bool = True) -> Iterator[str]:
     if not isinstance(item, Pair):
         return
     hidden = SharedWording(hidden_texts(item.narrative, item.rubric))
-    shown = [*((f"`{name}`", text) for name, text in named_answers(item))]
+    shown = [("`chosen`" if n < item.n_best else "`rejected`", text) for n, text in enumerate(item.answers)]
     for where, text in [*shown, *((f"post {post.id!r}", post.text) for post in item.profile)]:
         if shared := hidden.first_in(text):
             yield f"{where} shares {LEAK_WORDS} words in a row with the rubric or narrative: {shared!r}"
@@ -69,16 +63,6 @@ def row_warnings(item: Item, *, written: bool = True) -> Iterator[str]:
     if leaks := leaking_choices(item.question, item.answers, item.choices):
         places = ", ".join(str(n + 1) for n in sorted(leaks))
         yield f"past choices that give the label away (number {places}) are never shown"
-
-
-def named_answers(pair: Pair) -> list[tuple[str, str]]:
-    """Each answer with the field it is from."""
-    return [("chosen" if n < pair.n_best else "rejected", text) for n, text in enumerate(pair.answers)]
-
-
-def reading_gaps(pairs: Sequence[Pair]) -> list[float]:
-    """Per pair, the difference in reading grade between the two answers."""
-    return [abs(reading_grade(pair.chosen) - reading_grade(pair.rejected)) for pair in pairs]
 
 
 def describe(spec: str) -> dict[str, Any]:
@@ -92,10 +76,9 @@ def describe(spec: str) -> dict[str, Any]:
     sets = [load(source, split=name) for name in names] or [load(source)]
     pairs = [item for dataset in sets for item in dataset if isinstance(item, Pair)]
     users = {pair.user: pair for pair in pairs}
-    sizes = {len(pair.answers) for pair in pairs}
-    posts = [len(pair.profile) for pair in users.values()]
+    posts, choices = ([len(getattr(p, kind)) for p in users.values()] for kind in ("profile", "choices"))
+    sizes, conversations = [len(pair.answers) for pair in pairs], sum(bool(pair.context) for pair in pairs)
     gaps = [abs(len(words(p.chosen)) - len(words(p.rejected))) / max(len(words(p.chosen)), 1) for p in pairs]
-    choices = [len(pair.choices) for pair in users.values()]
     figures = {
         "dataset": source.name,
         "fingerprint": sets[0].fingerprint,
@@ -113,8 +96,8 @@ def describe(spec: str) -> dict[str, Any]:
         "posts_per_user": _range(posts),
         "long_histories": sum(n >= LONG_HISTORY for n in posts),
         **({"choices_per_user": _range(choices)} if any(choices) else {}),
-        **({"answers_per_row": _range([len(pair.answers) for pair in pairs])} if len(sizes) > 1 or sizes - {2} else {}),
-        **({"conversations": sum(bool(pair.context) for pair in pairs)} if any(pair.context for pair in pairs) else {}),
+        **({"answers_per_row": _range(sizes)} if set(sizes) != {2} else {}),
+        **({"conversations": conversations} if conversations else {}),
         "words": {
             "post": _range([len(words(post.text)) for pair in users.values() for post in pair.profile]),
             "question": _range([len(words(pair.question)) for pair in pairs]),
@@ -124,7 +107,7 @@ def describe(spec: str) -> dict[str, Any]:
         "answer_length_gap": {"mean": mean(gaps), "max": max(gaps)},
         "chosen_longer": mean(len(p.chosen) > len(p.rejected) for p in pairs),
         "reading_grade": _range([reading_grade(answer) for pair in pairs for answer in pair.answers]),
-        "reading_grade_gap_median": median(reading_gaps(pairs)),
+        "reading_grade_gap_median": median(abs(reading_grade(p.chosen) - reading_grade(p.rejected)) for p in pairs),
     }
     if source.name != "mirror":
         return figures

@@ -53,30 +53,34 @@ collected can be found at https://compdemocracy.org/case-studies and https://git
 
 def pulled(name: str) -> Path:
     """The folder of a dataset that was pulled whole."""
-    folder = _folder(name)
+    folder = cache_folder() / "data" / name
     if not all((folder / path).is_file() for path in DOWNLOADS[name].hashes):
         raise BadInput(f"dataset {name!r}: give path=FOLDER, or `prb data pull {name}` first")
     return folder
-
-
-def _folder(name: str) -> Path:
-    return cache_folder() / "data" / name
 
 
 def pull(name: str, source: str | None = None, progress: Progress = SILENT) -> Path:
     """The folder with the files of a dataset; what is missing comes from its address, or from a `source` instead."""
     if name not in DOWNLOADS:
         raise unknown("dataset to pull", name, list(DOWNLOADS))
-    download, folder = DOWNLOADS[name], _folder(name)
-    source = (source or download.address).rstrip("/")
-    if "://" not in source and not Path(source).is_dir():
+    hashes, folder = DOWNLOADS[name].hashes, cache_folder() / "data" / name
+    source = (source or DOWNLOADS[name].address).rstrip("/")
+    remote = source.startswith(("https://", "http://"))
+    if not remote and not Path(source).is_dir():
         raise BadInput(f"{source} is no folder; --source is a folder or an address that begins with https://")
-    hashes = download.hashes
     progress.begin(f"pulling {name}", len(hashes))
     for path, sha256 in hashes.items():
         target = folder / path
         if not (target.is_file() and content_digest(target) == sha256):
-            content = _read(source, path)
+            try:
+                if remote:
+                    with urlopen(f"{source}/{path}", timeout=TIMEOUT) as response:  # noqa: S310 - checked above
+                        content: bytes = response.read(MOST_BYTES)
+                else:
+                    content = (Path(source) / path).read_bytes()
+            except (URLError, OSError) as error:
+                again = "run the same command again to resume"
+                raise PrbError(f"{source}/{path} cannot be read ({error}); {again}") from None
             if (found := hashlib.sha256(content).hexdigest()) != sha256:
                 raise PrbError(f"{source}/{path} has SHA-256 {found}, expected {sha256}; it is not kept")
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -84,16 +88,3 @@ def pull(name: str, source: str | None = None, progress: Progress = SILENT) -> P
                 part.write_bytes(content)
         progress.advance()
     return folder
-
-
-def _read(source: str, path: str) -> bytes:
-    try:
-        if "://" not in source:
-            return (Path(source) / path).read_bytes()
-        if not source.startswith(("https://", "http://")):
-            raise BadInput(f"{source} must begin with https:// or http://")
-        with urlopen(f"{source}/{path}", timeout=TIMEOUT) as response:  # noqa: S310 - the scheme is checked above
-            content: bytes = response.read(MOST_BYTES)
-            return content
-    except (URLError, OSError) as error:
-        raise PrbError(f"{source}/{path} cannot be read ({error}); run the same command again to resume") from None

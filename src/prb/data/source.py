@@ -110,14 +110,14 @@ def _recognized(source: Source, path: str) -> Spec | None:
 def file_source(path: Path) -> Source:
     if not path.is_file():
         raise BadInput(f"{path} is not a regular file; datasets are read more than once, so save it as one")
-    if not _ending(path):
+    read = _reader(path)
+    if read is None:
         raise BadInput(f"{path}: unknown format; known formats are {', '.join(READERS)}")
-    return FileSource(str(path), path)
+    return FileSource(str(path), path, read)
 
 
-def _ending(path: Path) -> str:
-    """The key of its reader in `READERS`, empty if there is none."""
-    return next((ending for ending in READERS if path.name.endswith(ending)), "")
+def _reader(path: Path) -> Callable[[Path], Iterator[RawRow]] | None:
+    return next((read for ending, read in READERS.items() if path.name.endswith(ending)), None)
 
 
 def find_row(spec: str, row_id: str) -> RawRow:
@@ -147,9 +147,10 @@ class MemorySource:
 class FileSource:
     name: str
     path: Path
+    read: Callable[[Path], Iterator[RawRow]]
 
     def rows(self) -> Iterator[RawRow]:
-        return READERS[_ending(self.path)](self.path)
+        return self.read(self.path)
 
 
 def _read_jsonl(path: Path) -> Iterator[RawRow]:
@@ -206,42 +207,39 @@ def _check_columns(path: Path, count: int) -> None:
 
 def _read_json(path: Path) -> Iterator[RawRow]:
     """A list of objects, alone or under a key such as `data`, or objects one after the other; rows are numbered."""
+    # the decoder only finds where objects end; as floats, numbers may have any length
+    decoder, place, number = json.JSONDecoder(parse_int=float), path.name, 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from _parse_objects(file, path.name)
+            buffer = file.read(1 << 20)
+            opening = _OPENING.match(buffer)
+            at = opening.end() if opening else 0
+            while True:
+                gap = _GAP.match(buffer, at)
+                at = gap.end() if gap else at
+                if at == len(buffer):
+                    buffer, at = file.read(1 << 20), 0
+                    if buffer:
+                        continue
+                    if opening:
+                        yield RawRow(place, number, b"", problem="broken JSON: the list is not closed")
+                    return
+                if opening and buffer[at] == "]":
+                    return
+                try:
+                    _, end = decoder.raw_decode(buffer, at)
+                except (json.JSONDecodeError, RecursionError) as error:
+                    more = file.read(1 << 20) if len(buffer) - at < MAX_LINE else ""
+                    if not more:
+                        reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
+                        yield RawRow(place, number, b"", problem=f"broken JSON: {reason}")
+                        return
+                    buffer, at = buffer[at:] + more, 0
+                    continue
+                yield _parse(place, number, buffer[at:end].encode())
+                number, at = number + 1, end
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} must be UTF-8: {error.reason}") from None
-
-
-def _parse_objects(file: TextIO, place: str) -> Iterator[RawRow]:
-    # the decoder only finds where objects end; as floats, numbers may have any length
-    decoder, buffer, number = json.JSONDecoder(parse_int=float), file.read(1 << 20), 1
-    opening = _OPENING.match(buffer)
-    in_list, at = opening is not None, opening.end() if opening else 0
-    while True:
-        gap = _GAP.match(buffer, at)
-        at = gap.end() if gap else at
-        if at == len(buffer):
-            buffer, at = file.read(1 << 20), 0
-            if buffer:
-                continue
-            if in_list:
-                yield RawRow(place, number, b"", problem="broken JSON: the list is not closed")
-            return
-        if in_list and buffer[at] == "]":
-            return
-        try:
-            _, end = decoder.raw_decode(buffer, at)
-        except (json.JSONDecodeError, RecursionError) as error:
-            more = file.read(1 << 20) if len(buffer) - at < MAX_LINE else ""
-            if not more:
-                reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
-                yield RawRow(place, number, b"", problem=f"broken JSON: {reason}")
-                return
-            buffer, at = buffer[at:] + more, 0
-            continue
-        yield _parse(place, number, buffer[at:end].encode())
-        number, at = number + 1, end
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:
@@ -252,17 +250,13 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline(MAX_LINE)
             delimiter = max(",;\t|", key=first.count) if path.suffix != ".tsv" else "\t"
-            reader = csv.reader(
-                _csv_lines(first, file),
-                delimiter=delimiter,
-                skipinitialspace=f"{delimiter} " in first,
-                strict=True,
-            )
+            lines = _csv_lines(first, file)
+            spaced = f"{delimiter} " in first
+            reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=spaced, strict=True)
             header = [name.strip() for name in next(reader, [])]
             _check_columns(path, len(header))
-            for name, times in Counter(header).items():
-                if times > 1:
-                    raise BadInput(f"{path} has two columns named {name!r}")
+            if twice := [name for name, times in Counter(header).items() if times > 1]:
+                raise BadInput(f"{path} has two columns named {twice[0]!r}")
             line = reader.line_num + 1
             for cells in reader:
                 if cells and len(cells) != len(header):
@@ -306,9 +300,9 @@ class FolderSource:
     path: Path
 
     def rows(self) -> Iterator[RawRow]:
-        relative = sorted(p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file() and _ending(p))
+        relative = sorted(p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file() and _reader(p))
         files = [path for path in relative if not any(part.startswith(".") for part in path.parts)]
-        files = [path for path in files if _ending(path) not in NOTES] or files
+        files = [path for path in files if not path.name.endswith(NOTES)] or files
         if not files:
             raise BadInput(f"{self.path} holds no {' or '.join(READERS)} file")
         for path in files:
@@ -341,11 +335,10 @@ class HubSource:
             if key not in ("revision", "subset"):
                 raise unknown("option of a hub dataset", key, ["revision", "subset"])
         hub, errors, name = _hub_library("huggingface_hub"), _hub_library("huggingface_hub.errors"), spec.name
-        wrong = (errors.HFValidationError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
         try:
             revision = spec.options.get("revision")
             folder = Path(hub.snapshot_download(name, repo_type="dataset", revision=revision))
-        except wrong as error:
+        except (errors.HFValidationError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
             raise BadInput(f"hub:{name}: {first_line(error)}") from None
         except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, OSError) as error:
             reason = type(error).__name__
@@ -419,13 +412,10 @@ def _has_nul(line: bytes) -> bool:
 def unfold(row: Row) -> Row:
     """A Parquet row as it was before: empty cells are absent fields, the extra column is spread out again."""
     extra = row.pop(EXTRA, None)
-    plain = {key: _plain(value) for key, value in row.items() if value is not None}
-    if not extra:
-        return plain
-    others = orjson.loads(extra)
+    others = orjson.loads(extra) if extra else {}
     if not isinstance(others, dict):
         raise ValueError(f"`{EXTRA}` is no object")
-    return {**plain, **others}
+    return {key: _plain(value) for key, value in row.items() if value is not None} | others
 
 
 def _plain(value: Any) -> Any:

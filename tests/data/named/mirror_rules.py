@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from prb.data.check import LONG_HISTORY, named_answers, reading_gaps
+from prb.data.check import LONG_HISTORY
 from prb.text.encoders import ENCODERS
 from prb.text.pii import find
-from prb.text.words import NEAR_DUPLICATE, SharedWording, is_list, near_duplicates, words
+from prb.text.words import NEAR_DUPLICATE, SharedWording, is_list, near_duplicates, reading_grade, words
 from prb.types import NO_EVIDENCE, RESTRAINT, Pair
 
 WORDS = {"question": (8, 25), "narrative": (40, 80)}
@@ -63,6 +63,16 @@ RESTRAINED = Rules(
 COMPOSED = Rules((8, 125), ((10, 45),), ("stated", "implied", "situational"))
 RULES = {"hard": HARD, "restraint": RESTRAINED, "train": COMPOSED, "validation": COMPOSED}
 """By split; all others are `WRITTEN`."""
+
+
+def named_answers(pair: Pair) -> list[tuple[str, str]]:
+    """Each answer with the field it is from."""
+    return [("chosen" if n < pair.n_best else "rejected", text) for n, text in enumerate(pair.answers)]
+
+
+def reading_gaps(pairs: Sequence[Pair]) -> list[float]:
+    """Per pair, the difference in reading grade between the two answers."""
+    return [abs(reading_grade(pair.chosen) - reading_grade(pair.rejected)) for pair in pairs]
 
 
 def row_rules(pair: Pair) -> Iterator[str]:

@@ -17,16 +17,12 @@ from prb.errors import BadData, PrbError
 from tests.chaos.damage import change_byte, cut_off, edit_json, edit_line, empty, remove_bytes, repeat_bytes
 from tests.chaos.jobs import times
 from tests.data.named import test_alignx as alignx
-from tests.data.named import test_bespoke as bespoke
-from tests.data.named import test_community_alignment as community
-from tests.data.named import test_coval as coval
+from tests.data.named import test_judgments as judgments
 from tests.data.named import test_lampqa as lampqa
 from tests.data.named import test_personalllm as personalllm
-from tests.data.named import test_personalrewardbench as personalrewardbench
 from tests.data.named import test_personamem as personamem
 from tests.data.named import test_polls as polls
 from tests.data.named import test_prefeval as prefeval
-from tests.data.named import test_prism as prism
 from tests.data.named import test_rewardbench as rewardbench
 from tests.data.named import test_votes as votes
 from tests.data.named.reading import problems
@@ -56,13 +52,12 @@ def alignx_sample(folder: Path, change: Change) -> str:
 
 
 def bespoke_sample(folder: Path, change: Change) -> str:
-    second = changed(bespoke.VALUE, change)
-    return bespoke.write(folder, bespoke.query("u1", "1", bespoke.VALUE), bespoke.query("u1", "2", second))
+    return judgments.write_bespoke(folder, judgments.BESPOKE, changed(judgments.BESPOKE, change))
 
 
 def prism_sample(folder: Path, change: Change) -> str:
-    lines(folder, *prism.SURVEY, name="survey.jsonl")
-    lines(folder, prism.SECOND, changed(prism.THIRD, change), name="conversations.jsonl")
+    lines(folder, *judgments.SURVEY, name="survey.jsonl")
+    lines(folder, judgments.PRISM[1], changed(judgments.PRISM[2], change), name="conversations.jsonl")
     return f"prism?path={folder}"
 
 
@@ -78,12 +73,12 @@ def one_file(name: str, first: Any, second: Any) -> Callable[[Path, Change], str
 SAMPLES: dict[str, Callable[[Path, Change], str]] = {
     "alignx": alignx_sample,
     "bespoke": bespoke_sample,
-    "community-alignment": one_file("community-alignment", community.BOB, community.ANN),
-    "coval": one_file("coval", coval.ROWS[1], coval.ROWS[0]),
+    "community-alignment": one_file("community-alignment", judgments.BOB, judgments.ANN),
+    "coval": one_file("coval", judgments.COVAL[1], judgments.COVAL[0]),
     "global-dialogues": lambda folder, change: f"global-dialogues?path={polls.dialogue(folder)}&mirror=true",
     "lampqa": lampqa_sample,
     "personalllm": one_file("personalllm", personalllm.table_row(1), personalllm.table_row(2)),
-    "personalrewardbench": one_file("personalrewardbench", personalrewardbench.ROWS[1], personalrewardbench.ROWS[4]),
+    "personalrewardbench": one_file("personalrewardbench", judgments.PRB[1], judgments.PRB[4]),
     "personamem": lambda folder, change: f"personamem?path={personamem.first(folder, **change)}",
     "personamem 2": lambda folder, change: f"personamem?path={personamem.second(folder, **change)}",
     "pluriharms": lambda folder, change: f"pluriharms?path={polls.harms(folder)}",
@@ -99,7 +94,7 @@ SAMPLES: dict[str, Callable[[Path, Change], str]] = {
 FOLDER, TABLE, SET = "Art_and_Entertainment/test.json:2", "meta_test_set.parquet:2", "set.jsonl:2"
 LINK = "chat_history_32k_link"
 OWL = [{"role": "owl", "content": "Hu!"}]
-LATE = prism.conversation("c", "u", "Well?", prism.answer(0, "a", 1, True, turn="first"))  # type: ignore[arg-type]
+LATE = judgments.prism_talk("c", "u", "Well?", judgments.prism_reply(0, "a", 1, True, turn="first"))  # type: ignore[arg-type]
 DAMAGED: list[tuple[str, str, Change, str]] = [
     ("alignx", "set.json:2", {"chosen": None}, "`chosen` is missing"),
     ("alignx", "set.json:2", {"User-Generated Content": "none"}, "`User-Generated Content` must be a list of objects"),
@@ -116,8 +111,18 @@ DAMAGED: list[tuple[str, str, Change, str]] = [
     ("community-alignment", SET, {"first_turn_prompt": 7}, "prompts and responses must be text"),
     ("coval", SET, {"prompt": "text"}, "`prompt` must be an object"),
     ("coval", SET, {"responses": []}, "`responses` must be a list that is not empty"),
-    ("coval", SET, {"metadata": {"assessments": [coval.assessment("ann", "A>E")]}}, "`ranking` 'A>E' names 'E', which"),
-    ("coval", SET, {"metadata": {"assessments": [coval.assessment("", "A>B")]}}, "`annotator_id` must be text or an"),
+    (
+        "coval",
+        SET,
+        {"metadata": {"assessments": [judgments.assessment("ann", "A>E")]}},
+        "`ranking` 'A>E' names 'E', which",
+    ),
+    (
+        "coval",
+        SET,
+        {"metadata": {"assessments": [judgments.assessment("", "A>B")]}},
+        "`annotator_id` must be text or an",
+    ),
     ("lampqa", FOLDER, {"id": None}, "`id` is missing"),
     ("lampqa", FOLDER, {"question": " "}, "`question` is empty"),
     ("lampqa", FOLDER, {"profile": [{"id": "x"}]}, "`profile` must be a list of objects with `text`"),

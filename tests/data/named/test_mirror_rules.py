@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from prb.data.check import reading_gaps
 from prb.types import Aspect, Pair, Post
-from tests.data.named.mirror_rules import WRITTEN, row_rules, set_rules
+from tests.data.named.mirror_rules import WRITTEN, reading_gaps, row_rules, set_rules
 
 SYLLABLES = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
 _fresh = count()

@@ -19,10 +19,9 @@ from prb.data.named.simulate import (
     bayes_accuracy,
     contest,
     contests,
-    manners,
+    fragments,
     preference,
     taste,
-    topics,
     truth,
 )
 from prb.data.schema import row_problems
@@ -108,8 +107,8 @@ def test_nobody_is_asked_the_same_twice() -> None:
 
 
 def test_there_are_dozens_of_topics_and_many_forms_of_each_attribute() -> None:
-    assert len({topic.name for topic in topics()}) >= 36
-    for manner in manners():
+    assert len({topic.name for topic in fragments().topics}) >= 36
+    for manner in fragments().manners:
         for pole in (0, 1):
             assert len(set(manner.forms[pole])) >= 8
             assert len(set(manner.posts[pole])) >= 6
@@ -180,9 +179,9 @@ def test_posts_take_the_users_side() -> None:
 
 def _attribute(text: str) -> tuple[int, int]:
     """By looking through all fragments: which attribute this post is about, and which pole it wants."""
-    for index, manner in enumerate(manners()):
+    for index, manner in enumerate(fragments().manners):
         for pole, forms in ((1, manner.posts[0]), (-1, manner.posts[1])):
-            if any(text == form.replace("{topic}", topic.name) for form in forms for topic in topics()):
+            if any(text == form.replace("{topic}", topic.name) for form in forms for topic in fragments().topics):
                 return index, pole
     raise AssertionError(text)
 

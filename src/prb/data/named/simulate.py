@@ -10,19 +10,19 @@ so any row can be made without the rows before it, and a million rows stream in 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from random import Random
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from prb.data.source import DATASETS, RawRow, Source, dict_row
+from prb.data.source import DATASETS, RawRow, Row, Source, dict_row
 from prb.errors import BadSpec
 from prb.prompts import fill
 from prb.registry import Spec
@@ -82,23 +82,22 @@ class World:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        most, fewest_pairs = 2 * len(ATTRIBUTES), 3 if self.split == "seen" else 1
-        if self.groups != 1 and (not 2 <= self.groups <= most or self.groups % 2):
-            raise _bad(f"groups must be 1 or an even number up to {most}, not {self.groups}")
-        if self.persons < self.block or self.persons % self.block:
-            raise _bad(f"persons must be a multiple of {self.block}, to balance opposite tastes, not {self.persons}")
-        if self.pairs < fewest_pairs:
-            raise _bad(f"pairs must be at least {fewest_pairs} with split={self.split}, not {self.pairs}")
-        if min(self.posts, self.choices) < 0:
-            raise _bad("posts and choices must be at least 0")
-        if self.choices and self.split == "seen":
-            raise _bad("choices need split=persons: with split=seen a user's training rows are their past choices")
-        if not 0 <= self.noise < math.inf:
-            raise _bad(f"noise must be finite and at least 0, not {self.noise}")
-        if not 0 <= self.individual <= 1:
-            raise _bad(f"individual must be between 0 and 1, not {self.individual}")
-        if self.mirror and self.groups == 1:
-            raise _bad("mirror=true needs opposite tastes: groups must be at least 2")
+        most, fewest = 2 * len(ATTRIBUTES), 3 if self.split == "seen" else 1
+        paired = 2 <= self.groups <= most and self.groups % 2 == 0
+        balanced = f"a multiple of {self.block}, to balance opposite tastes"
+        rules = (
+            (self.groups == 1 or paired, f"groups must be 1 or an even number up to {most}, not {self.groups}"),
+            (self.persons > 0 and not self.persons % self.block, f"persons must be {balanced}, not {self.persons}"),
+            (self.pairs >= fewest, f"pairs must be at least {fewest} with split={self.split}, not {self.pairs}"),
+            (min(self.posts, self.choices) >= 0, "posts and choices must be at least 0"),
+            (not self.choices or self.split == "persons", "with split=seen a user's training rows are their choices"),
+            (0 <= self.noise < math.inf, f"noise must be finite and at least 0, not {self.noise}"),
+            (0 <= self.individual <= 1, f"individual must be between 0 and 1, not {self.individual}"),
+            (not self.mirror or self.groups > 1, "mirror=true needs opposite tastes: groups must be at least 2"),
+        )
+        for holds, rule in rules:
+            if not holds:
+                raise BadSpec(f"dataset 'simulate': {rule}")
 
     @property
     def block(self) -> int:
@@ -111,16 +110,9 @@ class World:
         left = self.pairs - 1 - number
         return "test" if left < test else "validation" if left < test + validation else "train"
 
-    def group_of(self, user: int) -> int:
-        return user % self.groups
-
     def drawn_by(self, user: int) -> str:
         """Whose draws decide questions and answers: the user's own, or under `mirror` the couple's."""
         return f"couple {user // 2}" if self.mirror else f"person {user}"
-
-
-def _bad(problem: str) -> BadSpec:
-    return BadSpec(f"dataset 'simulate': {problem}")
 
 
 @DATASETS.register("simulate")
@@ -136,17 +128,16 @@ class Simulated(NamedTuple):
     world: World
 
     def rows(self) -> Iterator[RawRow]:
-        line = 0
-        for user in range(self.world.persons):
-            weights = taste(self.world, user)
-            profile = posts(self.world, user, weights)
-            numbers = range(self.world.pairs, self.world.pairs + self.world.choices)
-            past = [row(self.world, contest(self.world, user, n, weights), weights, []) for n in numbers]
-            choices = [{key: made[key] for key in ("question", "chosen", "rejected")} for made in past]
-            for number in range(self.world.pairs):
+        world, line = self.world, 0
+        for user in range(world.persons):
+            weights = taste(world, user)
+            profile = posts(world, user, weights)
+            made = [row(world, contest(world, user, n, weights), weights) for n in range(world.pairs + world.choices)]
+            past = [{key: row[key] for key in ("question", "chosen", "rejected")} for row in made[world.pairs :]]
+            for pair in made[: world.pairs]:
                 line += 1
-                made = row(self.world, contest(self.world, user, number, weights), weights, profile)
-                yield dict_row("simulate", line, {**made, "choices": choices} if choices else made)
+                about: Row = {"profile": profile, "choices": past} if past else {"profile": profile}
+                yield dict_row("simulate", line, pair | about)
 
 
 # the truth
@@ -155,10 +146,9 @@ class Simulated(NamedTuple):
 def world_of(spec: str | World) -> World:
     if isinstance(spec, World):
         return spec
-    if Spec.parse(spec).name != "simulate":
+    source = DATASETS.make(spec) if Spec.parse(spec).name == "simulate" else None
+    if not isinstance(source, Simulated):
         raise BadSpec(f"{spec} is not simulated: the true tastes of its users are unknown")
-    source = DATASETS.make(spec)
-    assert isinstance(source, Simulated)
     return source.world
 
 
@@ -180,21 +170,17 @@ def bayes_accuracy(spec: str | World, split: str | None = None) -> float:
 
 
 def taste(world: World, user: int) -> Vector:
-    """A unit vector over `ATTRIBUTES`; users 2n and 2n+1 want the opposite of each other."""
-    sign = 1 - 2 * (user % 2)
-    shared = group_taste(world.groups, world.group_of(user))
-    dice = Dice(world.seed, "taste", user // 2)
+    """A unit vector over `ATTRIBUTES`; users 2n and 2n+1 want the opposite of each other.
+
+    An axis owns every n-th attribute, with fading weights and alternating signs; its two groups differ in sign.
+    """
+    axis, group_sign = user % world.groups // 2, 1 - 2 * (user % world.groups % 2)
+    owned = {attribute: k for k, attribute in enumerate(range(axis, len(ATTRIBUTES), max(1, world.groups // 2)))}
+    shared = _unit([group_sign * (-FADING) ** owned[a] if a in owned else 0.0 for a in range(len(ATTRIBUTES))])
+    dice, sign = Dice(world.seed, "taste", user // 2), 1 - 2 * (user % 2)
     individual = _unit([sign * dice.gauss() for _ in ATTRIBUTES])
     share = world.individual
     return _unit([(1 - share) * a + share * b for a, b in zip(shared, individual, strict=True)])
-
-
-def group_taste(groups: int, group: int) -> Vector:
-    """An axis owns every n-th attribute, with fading weights and alternating signs; its two groups differ in sign."""
-    axes = max(1, groups // 2)
-    axis, sign = group // 2, 1 - 2 * (group % 2)
-    rank = {attribute: k for k, attribute in enumerate(range(axis, len(ATTRIBUTES), axes))}
-    return _unit([sign * (-FADING) ** rank[a] if a in rank else 0.0 for a in range(len(ATTRIBUTES))])
 
 
 def _unit(vector: Sequence[float]) -> Vector:
@@ -265,30 +251,31 @@ class Manner(NamedTuple):
     posts: Sequence[Sequence[str]]
 
 
-@cache
-def fragments() -> dict[str, Any]:
-    content: dict[str, Any] = orjson.loads((files("prb.data") / "simulate.json").read_bytes())
-    return content
+class Fragments(NamedTuple):
+    topics: tuple[Topic, ...]
+    manners: tuple[Manner, ...]
+    """One per attribute."""
+    questions: Sequence[str]
+    elaborations: Sequence[str]
+    links: Sequence[str]
 
 
 @cache
-def topics() -> tuple[Topic, ...]:
-    return tuple(Topic(*item) for item in fragments()["topics"])
-
-
-@cache
-def manners() -> tuple[Manner, ...]:
-    return tuple(Manner(**fragments()["attributes"][name]) for name in ATTRIBUTES)
+def fragments() -> Fragments:
+    content = orjson.loads((files("prb.data") / "simulate.json").read_bytes())
+    topics = tuple(Topic(*item) for item in content["topics"])
+    manners = tuple(Manner(**content["attributes"][name]) for name in ATTRIBUTES)
+    return Fragments(topics, manners, content["questions"], content["elaborations"], content["links"])
 
 
 @cache
 def questions(split: str | None) -> tuple[tuple[Topic, str], ...]:
     """Every topic with every question; with a split, only the topics of that split."""
-    of_split = [t for n, t in enumerate(topics()) if split in (None, TOPIC_SPLITS[n % len(TOPIC_SPLITS)])]
-    return tuple((topic, fill(text, topic=topic.name)) for topic in of_split for text in fragments()["questions"])
+    of_split = [t for n, t in enumerate(fragments().topics) if split in (None, TOPIC_SPLITS[n % len(TOPIC_SPLITS)])]
+    return tuple((topic, fill(text, topic=topic.name)) for topic in of_split for text in fragments().questions)
 
 
-def row(world: World, choice: Contest, weights: Vector, profile: list[dict[str, str]]) -> dict[str, Any]:
+def row(world: World, choice: Contest, weights: Vector) -> Row:
     user, number, drawn_by = choice.user, choice.number, world.drawn_by(choice.user)
     split = world.split_of(user, number)
     pool = questions(split if world.split == "seen" else None)
@@ -304,7 +291,7 @@ def row(world: World, choice: Contest, weights: Vector, profile: list[dict[str, 
         "id": f"p{user:06}-q{number:03}",
         "user": f"p{user:06}",
         "question": question,
-        "profile": profile,
+        "profile": [],
         "rubric_aspects": aspects,
         "narrative": narrative,
         "category": topic.category,
@@ -312,7 +299,7 @@ def row(world: World, choice: Contest, weights: Vector, profile: list[dict[str, 
         "rejected": rejected,
         "split": split,
         "topic": topic.name,
-        "groups": {"taste": f"g{world.group_of(user)}"},
+        "groups": {"taste": f"g{user % world.groups}"},
         "attributes": {
             "chosen": dict(zip(ATTRIBUTES, choice.chosen, strict=True)),
             "rejected": dict(zip(ATTRIBUTES, choice.rejected, strict=True)),
@@ -323,70 +310,60 @@ def row(world: World, choice: Contest, weights: Vector, profile: list[dict[str, 
 
 def answer(values: Sequence[int], topic: Topic, dice: Dice) -> str:
     """The tips of a topic in the manner of these attribute values; 0 leaves no trace."""
+
+    def joined(parts: Iterable[str]) -> str:
+        return " ".join(filter(None, parts))
+
+    def sentence(text: str) -> str:
+        return f"{text[0].upper()}{text[1:]}."
+
     level = dict(zip(ATTRIBUTES, values, strict=True))
     phrase = {
         name: fill(dice.pick(manner.forms[level[name] < 0]), topic=topic.name) if level[name] else ""
-        for name, manner in zip(ATTRIBUTES, manners(), strict=True)
+        for name, manner in zip(ATTRIBUTES, fragments().manners, strict=True)
     }
     tips = dice.shuffled(topic.tips)[: {1: 1, 0: 2, -1: 3}[level["brevity"]]]
-    more = dice.shuffled(fragments()["elaborations"])[:1] if level["brevity"] == -1 else []
-    before = [phrase["warmth"], phrase["formality"], phrase["brevity"]]
-    after = [*more, *dice.shuffled([phrase[name] for name in ("examples", "evidence", "hedging", "humour")])]
-    core = _body(tips, level["structure"], phrase["structure"], dice)
-    gap = "\n" if level["structure"] == 1 else " "
-    return gap.join(filter(None, (_joined(before), core, _joined(after))))
-
-
-def _body(tips: Sequence[str], structure: int, phrase: str, dice: Dice) -> str:
-    if structure == 1:
+    more = dice.shuffled(fragments().elaborations)[:1] if level["brevity"] == -1 else []
+    before = joined([phrase["warmth"], phrase["formality"], phrase["brevity"]])
+    after = joined([*more, *dice.shuffled([phrase[name] for name in ("examples", "evidence", "hedging", "humour")])])
+    if level["structure"] == 1:
         marks = dice.pick((("1.", "2.", "3."), ("-", "-", "-"), ("Step 1:", "Step 2:", "Step 3:")))
-        return "\n".join([phrase, *(f"{mark} {_sentence(tip)}" for mark, tip in zip(marks, tips, strict=False))])
-    if structure == 0:
-        return _joined([_sentence(tip) for tip in tips])
-    links = dice.shuffled(fragments()["links"])
-    flowing = tips[0] + "".join(f", {link} {tip}" for link, tip in zip(links, tips[1:], strict=False))
-    return f"{_sentence(flowing)} {phrase}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return " ".join(filter(None, parts))
+        lines = [f"{mark} {sentence(tip)}" for mark, tip in zip(marks, tips, strict=False)]
+        return "\n".join(filter(None, (before, phrase["structure"], *lines, after)))
+    core = joined(map(sentence, tips))
+    if level["structure"] == -1:
+        links = zip(dice.shuffled(fragments().links), tips[1:], strict=False)
+        core = f"{sentence(tips[0] + ''.join(f', {link} {tip}' for link, tip in links))} {phrase['structure']}"
+    return joined((before, core, after))
 
 
 def posts(world: World, user: int, weights: Vector) -> list[dict[str, str]]:
-    """Each post is about one attribute, drawn by weight: the more a user cares, the more often it comes up."""
+    """Each post is about one attribute, drawn by weight: the more a user cares, the more often it comes up.
+
+    By systematic sampling: each attribute as often as its share of |weight| says, up to less than one.
+    """
     dice = Dice(world.seed, "posts", user)
+    start, total, upto = dice.random(), sum(map(abs, weights)), 0.0
+    drawn: list[int] = []
+    for index, weight in enumerate(weights):
+        upto += abs(weight) / total * world.posts
+        while len(drawn) < world.posts and start + len(drawn) < upto:
+            drawn.append(index)
+    drawn += [len(weights) - 1] * (world.posts - len(drawn))
     made = []
-    for n, index in enumerate(dice.shuffled(_systematic(weights, world.posts, dice.random())), 1):
-        topic = dice.pick(topics())
-        text = fill(dice.pick(manners()[index].posts[weights[index] < 0]), topic=topic.name)
+    for n, index in enumerate(dice.shuffled(drawn), 1):
+        topic = dice.pick(fragments().topics)
+        text = fill(dice.pick(fragments().manners[index].posts[weights[index] < 0]), topic=topic.name)
         made.append({"id": f"p{user:06}-{n:02}", "category": topic.category, "text": text})
     return made
-
-
-def _systematic(weights: Vector, count: int, start: float) -> list[int]:
-    """Systematic sampling: each index as often as its share of |weight| says, up to less than one."""
-    drawn: list[int] = []
-    total, upto = sum(map(abs, weights)), 0.0
-    for index, weight in enumerate(weights):
-        upto += abs(weight) / total * count
-        while len(drawn) < count and start + len(drawn) < upto:
-            drawn.append(index)
-    return drawn + [len(weights) - 1] * (count - len(drawn))
 
 
 def wishes(weights: Vector) -> tuple[str, list[dict[str, str]]]:
     """The hidden part of a row: what this user cares about most, in words."""
     ranked = sorted(range(len(weights)), key=lambda i: -abs(weights[i]))
     strong = [i for i in ranked if abs(weights[i]) > 1e-9][:ASPECTS]
-    wants = [manners()[i].wants[weights[i] < 0] for i in strong]
-    narrative = "What I look for: " + "; ".join(wants) + "."
+    wants = [fragments().manners[i].wants[weights[i] < 0] for i in strong]
     names = [("more " if weights[i] > 0 else "less ") + ATTRIBUTES[i] for i in strong]
-    aspects = [
-        {"aspect": name, "evidence": want, "reason": "Their posts praise it, or complain where it is missing."}
-        for name, want in zip(names, wants, strict=True)
-    ]
-    return narrative, aspects
+    reason = "Their posts praise it, or complain where it is missing."
+    aspects = [{"aspect": n, "evidence": want, "reason": reason} for n, want in zip(names, wants, strict=True)]
+    return "What I look for: " + "; ".join(wants) + ".", aspects

@@ -147,14 +147,20 @@ def _votes(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
     answers, labels = _answers(row, columns)
     vote_id = identifier(row, columns.id) if columns.id else f"{PurePath(at.place).stem}-{at.line}"
     facts = {c: str(row[c]) for c in columns.about.split(",") if row.get(c) not in (None, "")}
-    for user, suffix, ranks in _ballots(row, columns, answers, labels):
+    if columns.voters:  # a user's name is that of their column
+        columns_of = {voter: voter for voter in columns.voters.split(",")}
+    else:
+        columns_of = {identifier(row, columns.user): columns.ranking or columns.choice or "choice"}
+    for user, column in columns_of.items():
+        optional = not columns.voters and not columns.ranking and row.get(column, "") is None
+        value = "" if optional else field(row, column)
         yield Vote(
             at=at,
-            id=f"{vote_id}{suffix}",
+            id=f"{vote_id}-{user}" if columns.voters else vote_id,
             user=user,
             **asked,
             answers=answers,
-            ranks=ranks,
+            ranks=(ranked if columns.ranking else chosen)(value, column, answers, labels),
             profile=about(user, facts),
             category=str(row.get(columns.category) or "votes"),
             split=split_of(row, columns.split or "split").get("split"),
@@ -219,15 +225,11 @@ def _answers(row: Row, columns: Columns) -> tuple[list[str], Mapping[str, int]]:
         if not all(isinstance(answer, str) and answer.strip() for answer in answers):
             raise BadRow(f"`{names[0]}` must be a list of texts")
     else:
-        answers = [_answer(row, name) for name in names]
+        given = {name: messages_or_text(row.get(name)) for name in names}
+        answers = [turns(v, name)[-1]["text"] if are_messages(v) else text(row, name) for name, v in given.items()]
     if len(answers) < 2:
         raise BadRow(f"`{columns.answers}` must hold at least two answers")
     return answers, labels_of(len(answers), tuple(names) if len(names) > 1 else (), columns.first)
-
-
-def _answer(row: Row, name: str) -> str:
-    value = messages_or_text(row.get(name))
-    return turns(value, name)[-1]["text"] if are_messages(value) else text(row, name)
 
 
 @cache
@@ -243,25 +245,10 @@ def labels_of(count: int, names: tuple[str, ...], first: int) -> Mapping[str, in
     return labels
 
 
-def _ballots(
-    row: Row, columns: Columns, answers: Sequence[str], labels: Mapping[str, int]
-) -> Iterator[tuple[str, str, list[int]]]:
-    """User, what to add to the row's id, and ranks."""
-    if columns.voters:
-        for voter in columns.voters.split(","):
-            yield voter, f"-{voter}", _chosen(field(row, voter), voter, answers, labels)
-        return
-    user = identifier(row, columns.user)
-    if columns.ranking:
-        yield user, "", ranked(field(row, columns.ranking), columns.ranking, answers, labels)
-    else:
-        column = columns.choice or "choice"
-        yield user, "", _chosen("" if row.get(column, "") is None else field(row, column), column, answers, labels)
-
-
-def _chosen(value: Any, column: str, answers: Sequence[str], labels: Mapping[str, int]) -> list[int]:
+def chosen(value: Any, column: str, answers: Sequence[str], labels: Mapping[str, int]) -> list[int]:
+    """Ranks: 0 for the answer that a label names, 1 for the others; all 0 for a tie."""
     best = _which(value, column, answers, labels)
-    return [0] * len(answers) if best is None else [int(n != best) for n in range(len(answers))]
+    return [0 if best is None else int(n != best) for n in range(len(answers))]
 
 
 def _which(value: Any, column: str, answers: Sequence[str], labels: Mapping[str, int]) -> int | None:
