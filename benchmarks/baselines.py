@@ -11,6 +11,7 @@ from prb.evaluation.run import evaluate
 from prb.progress import watch
 from prb.reporting.evaluation_results import evaluation_table
 from prb.reporting.format import markdown, show
+from prb.summary import Summary
 
 MODELS = (*DEFAULT_MODELS, "embedding?encoder=minilm", "aspect-match?encoder=minilm")
 
@@ -20,7 +21,7 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     config = EvaluateConfig(model=MODELS, condition=("none", "profile", "shuffled", "oracle"), out=out)
     with watch() as progress:
-        table = evaluation_table(evaluate(config, progress=progress).summary)
+        table = evaluation_table(Summary.read(evaluate(config, progress=progress).summary))
     write_between("baselines", markdown(table), ROOT / "docs" / "tables" / "mirror.md")
     show(table)
 

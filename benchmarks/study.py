@@ -39,8 +39,9 @@ from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.models.scripted import Noisy
 from prb.progress import Progress, watch
-from prb.reporting.downstream import correlation_sentences, correlation_tables, scatter
+from prb.reporting.figures import scatter
 from prb.reporting.format import markdown
+from prb.reporting.results import Correlation
 from prb.runs import write_json
 from prb.text.words import words
 from prb.training.config import TrainConfig
@@ -92,8 +93,8 @@ def main(args: Args) -> None:
         config = CorrelateConfig(bench=tuple(map(str, runs)), downstream=tuple(map(str, best)), constructed=CONSTRUCTED)
         result = msgspec.to_builtins(correlate(config, progress=progress))
         result["families"] = {model: family_of(model) for model in result["models"]}
-    write_json(args.out / "correlation.json", {**result, "sentences": correlation_sentences(result)})
-    scatter(result, args.out / "scatter.svg")
+    write_json(args.out / "correlation.json", {**result, "sentences": Correlation(args.out, result).lines()})
+    scatter(Correlation(args.out, result), args.out / "scatter.svg")
     models_csv, families_csv = args.out / "models.csv", args.out / "families.csv"
     write_scores(result, models_csv, families_csv)
     config = CorrelateConfig(table=families_csv, bench=BENCH, downstream=DOWNSTREAM, constructed=CONSTRUCTED)
@@ -103,13 +104,13 @@ def main(args: Args) -> None:
         for title, content in (("", result), ("Over means of families (method × features):", by_family))
         for line in (
             title,
-            *map(markdown, correlation_tables(content)),
-            *(f"- {sentence}" for sentence in correlation_sentences(content)),
+            *map(markdown, Correlation(args.out, content).tables()),
+            *(f"- {sentence}" for sentence in Correlation(args.out, content).lines()),
         )
     ).replace(f"{args.out}/", "")  # the folder is this machine's
     print(text)
     if args.record:
-        scatter(result, ROOT / "docs" / "correlation.svg")
+        scatter(Correlation(args.out, result), ROOT / "docs" / "correlation.svg")
         (ROOT / "docs" / "correlation.csv").write_bytes(models_csv.read_bytes())
         about = f"{len(models)} reward models; best of {N} from the pool of `mirror`, all {K} posts shown at most."
         write_between("study", f"{about}\n\n{text}", ROOT / "docs" / "tables" / "correlation.md")

@@ -13,9 +13,8 @@ import pytest
 import prb
 from prb.errors import BadInput, GateFailed, UnknownName
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.audit_results import Audit
-from prb.reporting.downstream import Correlation
 from prb.reporting.evaluation_results import Evaluation
+from prb.reporting.results import Audit, Correlation
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length
 

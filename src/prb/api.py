@@ -11,8 +11,8 @@ from __future__ import annotations
 import inspect
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -37,15 +37,26 @@ from prb.grading import GradeConfig
 from prb.grading.license import LicenseConfig, make_license
 from prb.progress import Progress, watch
 from prb.registry import split_alias
-from prb.reporting.audit_results import Audit
-from prb.reporting.downstream import BestOfN, Correlation, Ppo
 from prb.reporting.evaluation_results import Comparison, Evaluation
+from prb.reporting.format import latex, markdown
 from prb.reporting.formats import ExportConfig
-from prb.reporting.gather import kind_of, read_any
-from prb.reporting.results import BuiltBenchmark, DryRun, Grading, Licensed, Run, TrainedModel, estimated
+from prb.reporting.gather import read_any
+from prb.reporting.results import (
+    Audit,
+    BestOfN,
+    BuiltBenchmark,
+    Correlation,
+    DryRun,
+    Grading,
+    Licensed,
+    Ppo,
+    Run,
+    TrainedModel,
+    correlation_sentences,
+)
 from prb.reporting.site import ReportConfig
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig
-from prb.runs import CONFIG, REPLIES, Finished, read_lines
+from prb.runs import CONFIG, REPLIES, read_lines, write_bytes, write_json
 from prb.serving.server import ServeConfig
 from prb.training.config import FullConfig, TrainConfig, config_of
 from prb.work import asking_nothing
@@ -55,8 +66,9 @@ if TYPE_CHECKING:
     from prb.llm import LLM
     from prb.types import RewardModel, Scorer
 
-C = TypeVar("C", EvaluateConfig, AuditConfig, GradeConfig, BonConfig)
+C = TypeVar("C", EvaluateConfig, AuditConfig, GradeConfig, BonConfig, BuildConfig)
 R = TypeVar("R")
+Result = TypeVar("Result", bound=Run)
 Models = Mapping[str, "RewardModel"]
 
 
@@ -104,7 +116,20 @@ def verb(
     return make
 
 
-def _dry_run(config: C, run: Callable[[C], Finished], specs: Sequence[str] = ()) -> DryRun:
+def _run(config: C, job: Callable[[C], Result], finish: Callable[[Result], None]) -> Result:
+    """Do a job, or with `dry_run` only count its calls. An error about a finished result brings the result along."""
+    if config.dry_run and not isinstance(config, BuildConfig):  # a build estimates its own cost
+        return _dry_run(config, job)  # type: ignore[return-value]
+    result = job(config)
+    try:
+        finish(result)
+    except ResultFailed as failed:
+        failed.result = result
+        raise
+    return result
+
+
+def _dry_run(config: C, job: Callable[[C], Run]) -> DryRun:
     """What a verb would ask: it runs in a folder that is thrown away, with what its own has so far."""
     pace: dict[str, list[float]] = defaultdict(list)
 
@@ -125,22 +150,12 @@ def _dry_run(config: C, run: Callable[[C], Finished], specs: Sequence[str] = ())
 
         before = rehearsed_in.set(copied)
         try:
-            run(config)
+            job(config)
         finally:
             rehearsed_in.reset(before)
-    known = {name: fmean(seconds) for name, seconds in pace.items()}
-    rows = estimated(planned, dict(map(split_alias, specs)), known)
-    return DryRun(config.out or Path(), {"dry_run": rows})
-
-
-@contextmanager
-def _carrying(result: Run) -> Iterator[None]:
-    """An error about a finished result brings the result along."""
-    try:
-        yield
-    except ResultFailed as failed:
-        failed.result = result
-        raise
+    seconds = {name: fmean(each) for name, each in pace.items()}
+    specs = config.models if isinstance(config, EvaluateConfig) else ()
+    return DryRun.of(config.out or Path(), planned, dict(map(split_alias, specs)), seconds)
 
 
 @verb(EvaluateConfig, by_position=["dataset"])
@@ -165,14 +180,17 @@ def evaluate(
     specs, objects = as_models(models)
     config = replace(config, model=specs) if specs else config
     if config.dry_run:
-        unheard = replace(config, hook=())
-        return _dry_run(unheard, lambda c: run(c, models=objects, progress=progress), config.model)  # type: ignore[return-value]
-    finished = run(config, models=objects, hooks=hooks, progress=progress)
-    result = Evaluation(finished.folder, finished.summary, full=config.full)
-    with _carrying(result):
+        config, hooks = replace(config, hook=()), ()
+
+    def job(config: EvaluateConfig) -> Evaluation:
+        finished = run(config, models=objects, hooks=hooks, progress=progress)
+        return Evaluation(finished.folder, finished.summary, full=config.full)
+
+    def finish(result: Evaluation) -> None:
         check_failures(result.typed, config.max_failed)
         require(config.require or "", result.typed)
-    return result
+
+    return _run(config, job, finish)
 
 
 @verb(MergeConfig, by_position=["runs"])
@@ -197,16 +215,17 @@ def audit(config: AuditConfig, *, models: Models | None = None, progress: Progre
     """Measure how much of a benchmark needs the user at all; run or resume: `audit("pairs.jsonl")`."""
     from prb.evaluation.audit import audit as run
     from prb.evaluation.audit import check_failures
-    from prb.reporting.figures import write_audit
+    from prb.reporting.figures import write_figures_of
 
-    if config.dry_run:
-        return _dry_run(config, lambda c: run(c, models=models, progress=progress))  # type: ignore[return-value]
-    finished = run(config, models=models, progress=progress)
-    write_audit(finished.summary, finished.folder, progress)
-    result = Audit(finished.folder, finished.summary)
-    with _carrying(result):
+    def job(config: AuditConfig) -> Audit:
+        finished = run(config, models=models, progress=progress)
+        return Audit(finished.folder, finished.summary)
+
+    def finish(result: Audit) -> None:
+        write_figures_of(result, progress)
         check_failures(result.summary, config.max_failed)
-    return result
+
+    return _run(config, job, finish)
 
 
 def _makes_license(settings: Mapping[str, Any]) -> type[Settings]:
@@ -225,13 +244,12 @@ def grade(
     if isinstance(config, LicenseConfig):
         made = make_license(config)
         return Licensed(made.folder, made.summary)
-    if config.dry_run:
-        return _dry_run(config, lambda c: run(c, grader=grader, progress=progress))  # type: ignore[return-value]
-    finished = run(config, grader=grader, progress=progress)
-    result = Grading(finished.folder, finished.summary)
-    with _carrying(result):
-        check_failures(result.summary, config.max_failed)
-    return result
+
+    def job(config: GradeConfig) -> Grading:
+        finished = run(config, grader=grader, progress=progress)
+        return Grading(finished.folder, finished.summary)
+
+    return _run(config, job, lambda result: check_failures(result.summary, config.max_failed))
 
 
 @verb(BuildConfig)
@@ -240,13 +258,15 @@ def build(config: BuildConfig, *, llms: Mapping[Any, LLM] | None = None, progres
     from prb.building.run import build as run
     from prb.building.run import check_failures
 
-    finished = run(config, llms=llms, progress=progress)
-    result = BuiltBenchmark(finished.folder, finished.summary)
-    if config.dry_run:
-        return result
-    with _carrying(result):
-        check_failures(result.summary, config.max_failed)
-    return result
+    def job(config: BuildConfig) -> BuiltBenchmark:
+        finished = run(config, llms=llms, progress=progress)
+        return BuiltBenchmark(finished.folder, finished.summary)
+
+    def finish(result: BuiltBenchmark) -> None:
+        if not result.is_estimate:
+            check_failures(result.summary, config.max_failed)
+
+    return _run(config, job, finish)
 
 
 @verb(TrainConfig, FullConfig, kind=lambda settings: config_of(settings.get("method", "light")))
@@ -255,7 +275,7 @@ def train(config: TrainConfig | FullConfig, *, progress: Progress) -> TrainedMod
     from prb.training.run import train as run
 
     trained = run(config, progress=progress)
-    return TrainedModel(trained.folder, trained.summary)
+    return TrainedModel(trained.folder, trained.summary, config.dataset)
 
 
 @verb(BonConfig)
@@ -270,44 +290,52 @@ def best_of_n(
     """What each reward model picks from N answers of a policy, graded against the rubric; run, resume or extend."""
     from prb.downstream.bon import best_of_n as run
     from prb.downstream.bon import check_failures
-    from prb.reporting.downstream import write_bon
+    from prb.reporting.figures import write_figures_of
 
-    def job(config: BonConfig) -> Finished:
-        return run(config, models=models, policy=policy, grader=grader, progress=progress)
+    def job(config: BonConfig) -> BestOfN:
+        finished = run(config, models=models, policy=policy, grader=grader, progress=progress)
+        return BestOfN(finished.folder, finished.summary)
 
-    if config.dry_run:
-        return _dry_run(config, job)  # type: ignore[return-value]
-    finished = job(config)
-    write_bon(finished.summary, finished.folder, progress)
-    result = BestOfN(finished.folder, finished.summary)
-    with _carrying(result):
+    def finish(result: BestOfN) -> None:
+        write_figures_of(result, progress)
         check_failures(result.summary, config.max_failed)
-    return result
+
+    return _run(config, job, finish)
 
 
 @verb(PpoConfig)
 def ppo(config: PpoConfig, *, reward: Scorer | None = None, grader: Grader | None = None, progress: Progress) -> Ppo:
     """Train a policy against a reward model and grade its answers before and after; run or resume."""
     from prb.downstream.ppo import ppo as run
-    from prb.reporting.downstream import write_ppo
+    from prb.reporting.figures import write_figures_of
 
     finished = run(config, reward=reward, grader=grader, progress=progress)
+    result = Ppo(finished.folder, finished.summary, finished.message, finished.main_process)
     if finished.main_process and not config.verl:
-        write_ppo(finished.summary, finished.folder, progress)
-    return Ppo(finished.folder, finished.summary, finished.message, finished.main_process)
+        write_figures_of(result, progress)
+    return result
 
 
 @verb(CorrelateConfig)
 def correlate(config: CorrelateConfig, *, progress: Progress) -> Correlation:
     """Measure how well a benchmark's ranking of reward models predicts what happens downstream."""
     from prb.downstream.correlate import correlate as run
-    from prb.reporting.downstream import correlation_sentences, write_correlation
+    from prb.reporting.figures import write_figures_of
 
-    result: dict[str, Any] = msgspec.to_builtins(run(config, progress=progress))
-    summary = {**result, "sentences": correlation_sentences(result)}
+    found = run(config, progress=progress)
+    sentences = correlation_sentences(found)
+    result = Correlation(config.out or Path(), {**msgspec.to_builtins(found), "sentences": sentences})
     if config.out is not None:
-        write_correlation(summary, config.out, progress)
-    return Correlation(config.out or Path(), summary)
+        try:
+            config.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{config.out} cannot be written to: {error.strerror}") from None
+        tables, listed = result.tables(), "\n".join(f"- {sentence}" for sentence in sentences)
+        write_bytes(config.out / "table.md", "\n".join([*map(markdown, tables), listed, ""]).encode())
+        write_bytes(config.out / "table.tex", "\n".join(map(latex, tables)).encode())
+        write_json(config.out / Correlation.file, result.summary)
+        write_figures_of(result, progress)
+    return result
 
 
 @verb(ReportConfig, by_position=["runs"])
@@ -345,27 +373,9 @@ def serve(config: ServeConfig, *, model: RewardModel | None = None, progress: Pr
     run(config, model=model, ready=lambda server: progress.note(f"{server.model} at {server.url}"))
 
 
-RESULTS: dict[str, type[Run]] = {
-    "evaluate": Evaluation,
-    "grade": Grading,
-    "bon": BestOfN,
-    "ppo": Ppo,
-    "train": TrainedModel,
-    "build": BuiltBenchmark,
-    "audit": Audit,
-    "correlation": Correlation,
-}
-"""By the kind of a finished result."""
-
-
 def open_run(path: str | Path) -> Run:
     """The run in a folder, whichever verb made it."""
     folder = Path(path)
     if folder.is_file():
         raise BadInput(f"{folder} is a file, not the folder of a run")
-    if kind_of(folder) == "train":
-        from prb.models.personal.head import read as read_head
-
-        return TrainedModel(folder, read_head(folder)[1])
-    kind, content = read_any(folder)
-    return RESULTS[kind](folder, content)
+    return read_any(folder)

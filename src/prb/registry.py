@@ -1,8 +1,8 @@
 """Spec strings ↔ objects: `MODELS.make("embedding?encoder=minilm")`.
 
 A registry finds what its own module or package registers with one decorator, and whatever other installed packages
-declare under its entry-point group. Both are imported when a name is first looked up. A broken entry point is
-reported when its name is used, and affects no other name. `mine.py:Shortest` names what that file defines.
+declare under its entry-point group. A broken entry point is reported when its name is used, and affects no other name.
+`mine.py:Shortest` names what that file defines.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
@@ -104,22 +105,60 @@ def split_alias(text: str) -> tuple[str, str]:
     return (alias, spec) if mark and alias and "?" not in alias else (text, text)
 
 
-class Registry(Generic[T]):
+class Discovered(Generic[T]):
+    """Objects by name: ours, which `package` adds, and those that other installed packages declare under an entry-point
+    group. Both are imported when a name is first looked up."""
+
     def __init__(self, kind: str, package: str, group: str) -> None:
-        self.kind = kind
-        self._package = package
-        self._group = group
-        self._factories: dict[str, Factory[T]] = {}
+        self.kind, self._package, self._group = kind, package, group
+        self._known: dict[str, T] = {}
         self._broken: dict[str, str] = {}
         """Names that other packages declare and that cannot be used, and why."""
         self._discovered = False
 
-    def register(self, name: str) -> Callable[[Factory[T]], Factory[T]]:
-        def add(factory: Factory[T]) -> Factory[T]:
-            self._add(name, factory)
-            return factory
+    def add(self, name: str, found: T) -> T:
+        if self._known.setdefault(name, found) is not found:
+            raise BadSpec(f"two {self.kind}s are named {name!r}: {self._known[name]} and {found}")
+        return found
 
-        return add
+    def look_up(self, name: str) -> T:
+        """An unknown name is an error that says the nearest one."""
+        self._discover()
+        if name in self._broken:
+            raise BadSpec(f"{self.kind} {name!r} {self._broken[name]}")
+        if name not in self._known:
+            raise unknown(self.kind, name, self._known)
+        return self._known[name]
+
+    def _check(self, found: T) -> None:
+        """Raise if what another package declares cannot be used."""
+
+    def _discover(self) -> None:
+        if self._discovered:
+            return
+        self._discovered = True  # while modules are imported they may ask for what is known so far
+        try:
+            home = import_module(self._package)
+            for module in pkgutil.iter_modules(getattr(home, "__path__", ())):
+                import_module(f"{self._package}.{module.name}")
+        except BaseException:
+            self._discovered = False
+            raise
+        for point in entry_points(group=self._group):
+            try:
+                found = point.load()
+                self._check(found)
+                self.add(point.name, found)
+            except (Exception, SystemExit) as error:  # third-party code: anything can be wrong with it
+                package = point.dist.name if point.dist else point.value
+                self._broken[point.name] = f"of {package} cannot be used: {type(error).__name__}: {error}"
+
+
+class Registry(Discovered[Callable[..., T]]):
+    """Factories by the name that specs give them."""
+
+    def register(self, name: str) -> Callable[[Factory[T]], Factory[T]]:
+        return partial(self.add, name)
 
     def make(self, text: str) -> T:
         """Build what a spec string names."""
@@ -143,22 +182,16 @@ class Registry(Generic[T]):
         return typed_options(self[spec.name], spec, self.kind)
 
     def __getitem__(self, name: str) -> Factory[T]:
-        if file := _FILE.fullmatch(name):
-            return _from_file(file[1], file[2])
-        self._discover()
-        if name in self._broken:
-            raise BadSpec(f"{self.kind} {name!r} {self._broken[name]}")
-        if name not in self._factories:
-            raise unknown(self.kind, name, self._factories)
-        return self._factories[name]
+        file = _FILE.fullmatch(name)
+        return _from_file(file[1], file[2]) if file else self.look_up(name)
 
     def __contains__(self, name: str) -> bool:
         self._discover()
-        return name in self._factories
+        return name in self._known
 
     def __iter__(self) -> Iterator[str]:
         self._discover()
-        return iter(sorted({*self._factories, *self._broken}))
+        return iter(sorted({*self._known, *self._broken}))
 
     def summary(self, name: str) -> str:
         """One line for a list; for a name that cannot be used, why."""
@@ -178,84 +211,36 @@ class Registry(Generic[T]):
         settings = _settings(self[name]).values()
         return [s.name if s.default is inspect.Parameter.empty else f"{s.name}={s.default}" for s in settings]
 
-    def _add(self, name: str, factory: Factory[T]) -> None:
-        if self._factories.setdefault(name, factory) is not factory:
-            raise BadSpec(f"two {self.kind}s are named {name!r}: {self._factories[name]} and {factory}")
-
-    def _discover(self) -> None:
-        if self._discovered:
-            return
-        home = import_module(self._package)
-        for module in pkgutil.iter_modules(getattr(home, "__path__", ())):
-            import_module(f"{self._package}.{module.name}")
-        for point in entry_points(group=self._group):
-            try:
-                factory = point.load()
-                _settings(factory)
-                self._add(point.name, factory)
-            except (Exception, SystemExit) as error:  # third-party code: anything can be wrong with it
-                package = point.dist.name if point.dist else point.value
-                self._broken[point.name] = f"of {package} cannot be used: {type(error).__name__}: {error}"
-        self._discovered = True
+    def _check(self, found: Factory[T]) -> None:
+        _settings(found)
 
 
-class Declared(Mapping[str, T]):
-    """Objects by key, in the order of their declaration: ours in `module`, others' under an entry-point group.
+class Declared(Discovered[T], Mapping[str, T]):
+    """Objects of a type by key, in the order of their declaration."""
 
-    Both are imported when the first key is looked up. What another package declares wrongly is left out, and the reason
-    is given when its key is used.
-    """
-
-    def __init__(self, kind: str, of: type[T], module: str, group: str) -> None:
-        self._kind, self._type, self._module, self._group = kind, of, module, group
-        self._objects: dict[str, T] = {}
-        self._broken: dict[str, str] = {}
-        self._discovered = False
+    def __init__(self, kind: str, of: type[T], package: str, group: str) -> None:
+        super().__init__(kind, package, group)
+        self._type = of
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # one object, whatever it holds so far
 
-    def add(self, key: str, declared: T) -> T:
-        if self._objects.setdefault(key, declared) is not declared:
-            raise BadSpec(f"two {self._kind}s are named {key!r}")
-        return declared
-
     def __getitem__(self, key: str) -> T:
         self._discover()
-        if key in self._broken:
-            raise BadSpec(f"{self._kind} {key!r} {self._broken[key]}")
-        if key not in self._objects:
+        if key not in self._known and key not in self._broken:
             raise KeyError(key)
-        return self._objects[key]
-
-    def look_up(self, key: str) -> T:
-        """As `[key]`; an unknown key is an error that names the nearest one."""
-        try:
-            return self[key]
-        except KeyError:
-            raise unknown(self._kind, key, self._objects) from None
+        return self.look_up(key)
 
     def __iter__(self) -> Iterator[str]:
         self._discover()
-        return iter(self._objects)
+        return iter(self._known)
 
     def __len__(self) -> int:
         self._discover()
-        return len(self._objects)
+        return len(self._known)
 
-    def _discover(self) -> None:
-        if self._discovered:
-            return
-        self._discovered = True
-        import_module(self._module)
-        for point in entry_points(group=self._group):
-            try:
-                declared = point.load()
-                if not isinstance(declared, self._type):
-                    raise TypeError(f"not a {self._type.__name__}")
-                self.add(point.name, declared)
-            except (Exception, SystemExit) as error:  # third-party code: anything can be wrong with it
-                package = point.dist.name if point.dist else point.value
-                self._broken[point.name] = f"of {package} cannot be used: {type(error).__name__}: {error}"
+    def _check(self, found: T) -> None:
+        if not isinstance(found, self._type):
+            raise TypeError(f"not a {self._type.__name__}")
 
 
 def _from_file(path: str, name: str) -> Factory[Any]:

@@ -26,8 +26,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     def words(model: str) -> ScriptedLLM:
         return ScriptedLLM(says)
 
-    monkeypatch.setitem(LLMS._factories, "words", words)
-    monkeypatch.setitem(GRADERS._factories, "marks", Marks.plain)
+    monkeypatch.setitem(LLMS._known, "words", words)
+    monkeypatch.setitem(GRADERS._known, "marks", Marks.plain)
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_used_is_named(prb: Prb, monkeypatch: pytest.Monke
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "there.json")
 
-    monkeypatch.setattr("prb.cli.verbs.compare", refuse)
+    monkeypatch.setattr("prb.cli.verbs.run_verb", refuse)
     said = prb("compare", "a", "b")
     assert (said.code, said.err) == (1, "prb: there.json: Permission denied\n")
 
@@ -181,7 +181,7 @@ import os, signal, time
 import prb.cli.verbs
 from prb.cli import main
 
-def compare(config):
+def compare(*_):
     try:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60)
@@ -189,7 +189,7 @@ def compare(config):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60)
 
-prb.cli.verbs.compare = compare
+prb.cli.verbs.run_verb = compare
 main(["compare", "a", "b"])
 """
 

@@ -117,7 +117,7 @@ def test_a_run_under_way_is_watched_until_ctrl_c(prb: Prb, run: Path, monkeypatc
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("prb.reporting.gather.time.sleep", interrupt)
+    monkeypatch.setattr("prb.reporting.site.time.sleep", interrupt)
     said = prb("report", run, "--watch")
     assert said.code == 130
     assert "under way: length 2 of 2 rows" in said.err

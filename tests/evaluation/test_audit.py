@@ -14,8 +14,9 @@ from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput, BadSpec, TooManyFailures, UnknownName
 from prb.evaluation.audit import AuditConfig, audit, check_failures, verdict, vote_tables
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.audit_results import audit_tables
-from prb.reporting.figures import write_audit
+from prb.progress import SILENT
+from prb.reporting.figures import write_figures_of
+from prb.reporting.results import Audit
 from prb.runs import read_object
 from prb.stats.estimate import share
 from prb.types import Failure
@@ -300,9 +301,10 @@ def test_votes_are_divided_into_shared_group_individual_and_noise(write_jsonl: W
     assert table["individual"]["value"] < 0.1
     assert "their team, at least" in result["verdict"]
     assert "With 24 users, an individual share below" in result["verdict"]
-    [shown] = audit_tables(result)
+    run = Audit(tmp_path / "run", result)
+    [shown] = run.numbers()
     assert shown.title == "Whose votes they are"
-    write_audit(result, tmp_path / "run")
+    write_figures_of(run, SILENT)
     assert (tmp_path / "run" / "audit.svg").exists()
 
 

@@ -19,6 +19,7 @@ from prb.llm import ScriptedLLM
 from prb.registry import Spec
 from prb.reporting.evaluation_results import evaluation_table
 from prb.runs import OUTCOMES, read_lines
+from prb.summary import Summary
 from prb.types import Failure
 from tests.conftest import make_row
 
@@ -248,7 +249,7 @@ def test_softmax_is_taken_in_bf16_so_that_scores_tie_and_ties_are_lost_and_count
     (result,) = run.summary["results"]
     assert result["paper"] == {"ties": sum(tied), "unparsed": 0}
     assert [line["credit"] for line, tie in zip(lines, tied, strict=True) if tie] == [0.0] * sum(tied)
-    table = evaluation_table(run.summary)
+    table = evaluation_table(Summary.read(run.summary))
     assert table.columns[-3:] == ("ties", "unparsed", "failed")
     assert table.rows[0][-3:] == (str(sum(tied)), "0", "0")
     assert "ties count as lost" in table.notes[0]

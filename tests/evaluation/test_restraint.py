@@ -14,8 +14,8 @@ from prb.evaluation.audit import AuditConfig, audit
 from prb.evaluation.run import evaluate
 from prb.evaluation.summary import require
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.audit_results import audit_tables
 from prb.reporting.evaluation_results import Evaluation
+from prb.reporting.results import Audit
 from prb.runs import Finished
 from prb.summary import Summary
 from prb.types import Ask, RewardModel
@@ -153,7 +153,7 @@ def test_an_audit_says_whether_a_benchmark_can_see_restraint(write_jsonl: Write,
     said = {}
     for name, rows in {"both": [*RESTRAINED, *PERSONAL], "none": PERSONAL}.items():
         config = AuditConfig(dataset=str(write_jsonl(rows, f"{name}.jsonl")), out=tmp_path / name)
-        findings = list(audit_tables(audit(config).summary))[1]
+        findings = Audit(tmp_path, audit(config).summary).numbers()[1]
         said[name] = dict(findings.rows)["can see restraint (over-personalization)"]
     assert said == {
         "both": "yes: a history must not decide 16 of 24 rows",

@@ -14,6 +14,7 @@ from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.reporting.evaluation_results import evaluation_table
 from prb.runs import Finished, read_json
+from prb.summary import Summary
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row
 from tests.runs import by_length, contrast, prefers, result, settings
@@ -332,14 +333,14 @@ def test_the_noise_ceiling_of_votes_stands_beside_the_accuracy_and_changes_nothi
     assert unknown["dataset"]["noise_ceiling"] is None
     assert known["dataset"]["noise_ceiling"] == {"agreement": 0.5, "n": 2}
     assert result(known, "none", "length")["accuracy"]["value"] == 4 / 7  # four of seven prefer `Yes.`, the longer
-    assert "Noise ceiling: unknown, since nobody voted twice" in " ".join(evaluation_table(unknown).notes)
-    assert "test-retest agreement is 50.0 % (2 pairs of votes" in " ".join(evaluation_table(known).notes)
+    assert "Noise ceiling: unknown, since nobody voted twice" in " ".join(evaluation_table(Summary.read(unknown)).notes)
+    assert "test-retest agreement is 50.0 % (2 pairs of votes" in " ".join(evaluation_table(Summary.read(known)).notes)
 
 
 def test_other_datasets_have_no_noise_ceiling(write_jsonl: Write, tmp_path: Path) -> None:
     summary = evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run", model=("length",))).summary
     assert "noise_ceiling" not in summary["dataset"]
-    assert "Noise" not in " ".join(evaluation_table(summary).notes)
+    assert "Noise" not in " ".join(evaluation_table(Summary.read(summary)).notes)
 
 
 def test_votes_that_link_everybody_into_one_cluster_still_have_an_interval(write_jsonl: Write, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ WITHOUT_RUBRIC = {"rubric_aspects": []}
 
 
 def notes(summary: dict[str, Any]) -> str:
-    return "\n".join(evaluation_table(summary).notes)
+    return "\n".join(evaluation_table(Summary.read(summary)).notes)
 
 
 # conditions that do not apply
@@ -48,7 +48,7 @@ def test_by_default_no_condition_is_run_that_applies_to_no_row(write_jsonl: Writ
     both = ("profile", "shuffled")
     named = evaluate(EvaluateConfig(dataset=data, model="length", condition=both, out=data.parent / "named")).summary
     assert result(named, "shuffled", "length")["not_measured"] == {"no other user to borrow a history from": 3}
-    assert evaluation_table(named).columns == ("model", "profile", "control", "failed")
+    assert evaluation_table(Summary.read(named)).columns == ("model", "profile", "control", "failed")
     check_failures(Summary.read(named), 0.0)
 
 
@@ -61,7 +61,7 @@ def test_scores_recorded_without_a_condition_have_no_gain_and_no_control(write_j
     config = EvaluateConfig(dataset=data, model=f"theirs:=scores?path={scores}", out=tmp_path / "run")
     summary = evaluate(config).summary
     assert [(row["kind"], row["value"]) for row in summary["contrasts"]] == [("gain", None), ("control", None)]
-    table = evaluation_table(summary)
+    table = evaluation_table(Summary.read(summary))
     assert table.columns == ("model", "profile", "gain", "control", "failed")
     assert table.rows[0][2:] == ("–", "–", "0")
     assert "Not measured under shuffled: 8 × not recorded under this condition" in notes(summary)

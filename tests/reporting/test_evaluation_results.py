@@ -12,7 +12,7 @@ import pytest
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.reporting.evaluation_results import Evaluation, comparison, evaluation_table, verdict, verdict_table
-from prb.reporting.format import layout
+from prb.reporting.format import Table, layout
 from prb.summary import Contrast, Summary
 from prb.types import Estimate, Failure
 from tests.conftest import make_row, make_twins
@@ -22,7 +22,7 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def summary(write_jsonl: Write, tmp_path: Path) -> dict[str, Any]:
+def summary(write_jsonl: Write, tmp_path: Path) -> Summary:
     """Two twins, two models; one of them fails on one row in each condition."""
 
     def fails(ask: Any) -> float | Failure:
@@ -30,10 +30,15 @@ def summary(write_jsonl: Write, tmp_path: Path) -> dict[str, Any]:
 
     models = {"long": ScriptedScorer(by_length), "shy": ScriptedScorer(fails)}
     data = write_jsonl([*make_twins(1), *make_twins(2)])
-    return evaluate(settings(data, tmp_path / "run", model=("long", "shy")), models=models).summary
+    return table_of(settings(data, tmp_path / "run", model=("long", "shy")), models)[0]
 
 
-def test_the_leaderboard_has_a_row_per_model_and_a_column_per_condition(summary: dict[str, Any]) -> None:
+def table_of(config: Any, models: Any) -> tuple[Summary, Table]:
+    summary = Summary.read(evaluate(config, models=models).summary)
+    return summary, evaluation_table(summary)
+
+
+def test_the_leaderboard_has_a_row_per_model_and_a_column_per_condition(summary: Summary) -> None:
     table = evaluation_table(summary)
     assert table.columns == (
         "model", "none", "profile", "shuffled", "gain", "control", "person effect", "mirror", "failed"
@@ -46,7 +51,7 @@ def test_the_leaderboard_has_a_row_per_model_and_a_column_per_condition(summary:
     assert table.title.endswith("set.jsonl: 4 rows, 4 users, 2 clusters")
 
 
-def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: dict[str, Any]) -> None:
+def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: Summary) -> None:
     notes = " ".join(evaluation_table(summary).notes)
     for part in (
         "failures are left out",
@@ -60,16 +65,14 @@ def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: dict[s
 
 def test_without_twins_and_contrasts_their_columns_are_gone(write_jsonl: Write, tmp_path: Path) -> None:
     config = settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("oracle",))
-    table = evaluation_table(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
+    _, table = table_of(config, {"mine": ScriptedScorer(by_length)})
     assert table.columns == ("model", "oracle", "failed")
     assert len(table.notes) == 1
 
 
 def test_a_model_without_any_answer_has_dashes(write_jsonl: Write, tmp_path: Path) -> None:
     config = settings(write_jsonl(make_twins(1)), tmp_path / "run")
-    table = evaluation_table(
-        evaluate(config, models={"mine": ScriptedComparer(lambda _: Failure("no verdict"))}).summary
-    )
+    _, table = table_of(config, {"mine": ScriptedComparer(lambda _: Failure("no verdict"))})
     assert table.rows == (("mine", "–", "–", "–", "–", "–", "6"),)
     assert table.notes[-1] == "Failed under shuffled: 2 × no verdict (every model)."
 
@@ -78,14 +81,14 @@ def test_rows_without_a_rubric_are_named_with_the_reason(write_jsonl: Write, tmp
     config = settings(write_jsonl([make_row(1, rubric_aspects=[]), make_row(2)]), tmp_path / "run")
     models = {"mine": ScriptedScorer(by_length), "other": ScriptedScorer(by_length)}
     config = replace(config, model=tuple(models), condition=("none", "oracle"))
-    table = evaluation_table(evaluate(config, models=models).summary)
+    _, table = table_of(config, models)
     assert table.notes[-1] == "Not measured under oracle: 1 × no rubric to show (every model)."
 
 
 def test_split_and_rows_left_out_are_in_the_title(write_jsonl: Write, tmp_path: Path) -> None:
     rows = [make_row(1, split="dev"), make_row(2, split="dev", chosen=None)]
     config = settings(write_jsonl(rows), tmp_path / "run", split="dev", skip_bad=True, condition=("none",))
-    table = evaluation_table(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
+    _, table = table_of(config, {"mine": ScriptedScorer(by_length)})
     assert table.title.endswith("split dev: 1 rows, 1 users, 1 clusters; 1 rows with errors left out")
 
 
@@ -94,7 +97,7 @@ def test_ratings_have_their_own_table(write_jsonl: Write, tmp_path: Path) -> Non
         {"user": "u", "question": f"{n}?", "profile": [], "answer": "a" * n, "rating": n / 10} for n in (1, 2, 5, 9)
     ]
     config = settings(write_jsonl(rows), tmp_path / "run", task="ratings", condition=("none",))
-    table = evaluation_table(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
+    _, table = table_of(config, {"mine": ScriptedScorer(by_length)})
     assert table.columns[:3] == ("model", "condition", "alignment")
     # one user gives no interval
     assert table.rows == (("mine", "none", "1.000", "0.000", "1.000", "1.000", "1.000", "1", "0"),)
@@ -214,11 +217,10 @@ def test_the_short_table_fits_80_columns(found: Callable[..., Evaluation]) -> No
     assert any("50.0 → 100.0" in line and "● personalizes  <0.001" in line for line in lines)
 
 
-def test_failures_are_a_column_of_the_short_table(summary: dict[str, Any]) -> None:
-    typed = Summary.read(summary)
-    told = verdict(typed)
+def test_failures_are_a_column_of_the_short_table(summary: Summary) -> None:
+    told = verdict(summary)
     assert told is not None
-    table = verdict_table(typed, told)
+    table = verdict_table(summary, told)
     assert table.columns[-1] == "failed"
     assert {row[0]: row[-1] for row in table.rows} == {"long": "0", "shy": "6"}
     assert "Failed under profile: 2 × busy (shy)." in table.notes
@@ -241,7 +243,7 @@ def test_ratings_have_no_verdict(write_jsonl: Write, tmp_path: Path) -> None:
     run = evaluate(config, models={"mine": ScriptedScorer(by_length)})
     result = Evaluation(run.folder, run.summary)
     assert result.verdict is None
-    assert result.tables() == [evaluation_table(run.summary)]
+    assert result.tables() == result.numbers()
 
 
 def comparison_row(**changes: Any) -> dict[str, Any]:

@@ -17,20 +17,20 @@ import pytest
 from prb.errors import MissingExtra
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.downstream import scatter, write_bon, write_ppo
+from prb.progress import SILENT
 from prb.reporting.figures import (
     DARK,
     PAPER,
     SERIES,
     by_label,
-    dark_colors,
     drawing,
     leaderboard_figure,
     series,
     whiskers,
-    write_audit,
+    write_figures_of,
 )
-from prb.reporting.gather import gather
+from prb.reporting.gather import gather, read_any
+from prb.reporting.results import BestOfN
 from prb.reporting.site import write_figures
 from prb.runs import read_json
 from prb.summary import CONDITIONS
@@ -41,6 +41,7 @@ from tests.runs import Notes, by_length, names, settings
 
 Write = Callable[..., Path]
 SITE_CSS = Path(sys.modules["prb.reporting.figures"].__file__ or "").parent / "site" / "assets" / "site.css"
+DARK_COLORS = DARK | {condition.color: condition.dark for condition in CONDITIONS.values()}
 FULL = ["leaderboard", "gain-control", "by-category", "by-tier", "calibration"]
 
 
@@ -130,31 +131,30 @@ def test_without_matplotlib_the_missing_extra_is_named(
 
 def test_every_verb_leaves_its_figure_in_its_folder(tmp_path: Path) -> None:
     bon, ppo = bon_run(tmp_path / "bon"), ppo_run(tmp_path / "ppo")
-    write_bon(read_json(bon / "summary.json"), bon)
-    write_ppo(read_json(ppo / "summary.json"), ppo)
-    scatter(read_json(correlation(tmp_path / "c") / "correlation.json"), tmp_path / "scatter.svg")
-    write_audit(read_json(audit(tmp_path / "a") / "audit.json"), tmp_path)
+    for place in (bon, ppo, correlation(tmp_path / "c"), audit(tmp_path / "a")):
+        write_figures_of(read_any(place), SILENT)
     assert "Right on 3 of 4" in texts(bon / "bon.svg")
     panels = ("reward", "KL to the reference, nats per answer", "length", "entropy")
     assert set(panels) <= set(texts(ppo / "curves.svg").splitlines())
-    assert {"audit.svg", "scatter.svg"} <= set(names(tmp_path))
+    assert (tmp_path / "a" / "audit.svg").exists()
+    assert (tmp_path / "c" / "scatter.svg").exists()
 
 
 def test_without_matplotlib_there_is_a_note_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes, summary = Notes(), read_json(bon_run(tmp_path / "b") / "summary.json")
+    notes, run = Notes(), bon_run(tmp_path / "b")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    (tmp_path / "f").mkdir()
-    write_bon(summary, tmp_path / "f", notes)
+    write_figures_of(read_any(run), notes)
     extra = "the plot needs the 'figures' extra: pip install 'personalized-rewardbench[figures]'"
     assert notes.notes == [f"no bon.svg: {extra}"]
-    assert names(tmp_path / "f") == []
+    assert not (run / "bon.svg").exists()
 
 
 def test_a_run_without_a_usable_answer_still_has_its_figure(tmp_path: Path) -> None:
     summary = read_json(bon_run(tmp_path / "bon") / "summary.json")
     nothing = [{**point, "value": None, "low": None, "high": None} for point in summary["random"]]
     results = [{**result, "curve": nothing, "bend": None} for result in summary["results"]]
-    write_bon({**summary, "random": nothing, "oracle": nothing, "results": results}, tmp_path)
+    changed = {**summary, "random": nothing, "oracle": nothing, "results": results}
+    write_figures_of(BestOfN(tmp_path, changed), SILENT)
     assert (tmp_path / "bon.svg").exists()
 
 
@@ -166,7 +166,7 @@ def test_an_svg_has_a_dark_counterpart_for_every_colour_it_uses(run: Path, tmp_p
         assert rules, path
         body = svg.replace(rules[0], "")
         for what, colour in set(re.findall(r"(fill|stroke): (#[0-9a-f]{6})", body)):
-            assert f'[style*="{what}: {colour}"]{{{what}:{dark_colors()[colour]}!important}}' in rules[1], (
+            assert f'[style*="{what}: {colour}"]{{{what}:{DARK_COLORS[colour]}!important}}' in rules[1], (
                 path.name,
                 colour,
             )
@@ -229,7 +229,7 @@ def test_colours_of_lines_can_be_told_apart(eye: str, dark: bool) -> None:
 def test_lines_stand_out_from_their_paper() -> None:
     for colour in {*SERIES, *(c.color for c in CONDITIONS.values())}:
         assert contrast(colour, PAPER) >= 3, colour
-        assert contrast(dark_colors()[colour], DARK[PAPER]) >= 3, colour
+        assert contrast(DARK_COLORS[colour], DARK[PAPER]) >= 3, colour
 
 
 def test_the_site_and_the_figures_have_one_palette() -> None:
@@ -238,4 +238,4 @@ def test_the_site_and_the_figures_have_one_palette() -> None:
     for place, colour in [*enumerate(SERIES), *((c.name, c.color) for c in CONDITIONS.values())]:
         name = f"--s{place}" if isinstance(place, int) else f"--{place}"
         assert f"{name}: {colour};" in light
-        assert all(f"{name}: {dark_colors()[colour]};" in dark for dark in darks)
+        assert all(f"{name}: {DARK_COLORS[colour]};" in dark for dark in darks)

@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import prb
 from prb.errors import BadInput
 from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.gather import gather, kind_of
-from prb.reporting.pages.models import bins
-from prb.reporting.site import PAGES, ReportConfig, report, report_tables, script_json
+from prb.reporting.pages import bins
+from prb.reporting.site import ReportConfig, report, report_tables, script_json
 from tests.conftest import make_row
 from tests.reporting.sites import CONDITIONS, EVIL, data_of, make_run, rows, write_site
 from tests.runs import by_length, names, settings
@@ -51,13 +52,6 @@ def test_a_site_holds_its_pages_tables_scripts_and_data(run: Path, tmp_path: Pat
     for page in pages:
         for used in re.findall(r'(?:src|href)="([^"#]+)"', (index.parent / page).read_text("utf-8")):
             assert (index.parent / used).exists(), used
-
-
-def test_every_page_has_its_template_and_its_script() -> None:
-    folder = Path(__file__).parents[2] / "src" / "prb" / "reporting" / "site"
-    for page in PAGES:
-        assert (folder / "templates" / f"{page.name}.html").exists()
-        assert all((folder / "assets" / f"{name}.js").exists() for name in (*page.helpers, page.name))
 
 
 def test_nothing_a_user_named_is_markup_and_nothing_comes_from_elsewhere(site: Path) -> None:
@@ -309,7 +303,7 @@ def test_what_is_unfinished_or_unknown_is_refused_and_nothing_is_written(run: Pa
     (run / "later.json").rename(run / "summary.json")
     lines = (run / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
     for broken, says in [
-        (lines[:-1], "does not have one outcome per pair"),
+        (lines[:-1], "does not have the rows, models and conditions"),
         ([b"{}\n", *lines[1:]], "an outcome without"),
     ]:
         (run / "outcomes.jsonl").write_bytes(b"".join(broken))
@@ -387,7 +381,7 @@ def test_a_site_that_fails_leaves_the_old_one_as_it_was(
     def stop(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("prb.reporting.site.render", stop)
+    monkeypatch.setattr("prb.reporting.site.describe", stop)
     with pytest.raises(KeyboardInterrupt):
         write_site([run], site)
     assert (site / "index.html").read_bytes() == before
@@ -415,3 +409,12 @@ def test_columns_agree_with_the_outcomes(run: Path) -> None:
         credit = group.columns[line["model"], line["condition"]].credit[at]
         assert np.isnan(credit) if line["credit"] is None else credit == line["credit"]
     assert group.conditions == CONDITIONS
+
+
+def test_a_link_in_a_run_folder_is_not_followed_when_writing(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name, write in (("report", lambda: prb.report(runs=[run])), ("export", lambda: prb.export(run, to="csv"))):
+        (run / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(BadInput, match=f"{name} is a link to another folder"):
+            write()
+    assert list((tmp_path / "elsewhere").iterdir()) == []

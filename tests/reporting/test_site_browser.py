@@ -12,7 +12,7 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.pages import leaderboard
+from prb.reporting import leaderboard
 from tests.conftest import make_row
 from tests.reporting.conftest import BRIGHTNESS
 from tests.reporting.sites import EVIL, LONG, make_run, rows, write_site

@@ -13,7 +13,7 @@ import pytest
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.reporting.pages.models import MIN_USERS
+from prb.reporting.pages import MIN_USERS
 from prb.reporting.published import trained_card
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row

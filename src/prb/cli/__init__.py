@@ -77,17 +77,20 @@ SETTINGS = {
     "train": "prb.training.config.TrainConfig",
     "ppo": "prb.downstream.ppo.PpoConfig",
     "serve": "prb.serving.server.ServeConfig",
-    "models list": "prb.cli.models.ListConfig",
-    "models pull": "prb.cli.models.PullConfig",
-    "cache stats": "prb.cli.models.StatsConfig",
-    "cache clear": "prb.cli.models.ClearConfig",
+    "models list": "prb.cli.data.ListModelsConfig",
+    "models pull": "prb.cli.data.PullWeightsConfig",
+    "cache stats": "prb.cli.data.CacheStatsConfig",
+    "cache clear": "prb.cli.data.ClearCacheConfig",
     "completion": "prb.cli.completion.CompletionConfig",
     "leaderboard": "prb.reporting.submissions.LeaderboardConfig",
     "export": "prb.reporting.formats.ExportConfig",
 }
-"""The settings of every command. What it does with them is the function of its name, such as `data_check`, in the file
-of its verb or in `verbs.py`."""
-FILES = {"data": "data", "study": "study", "models": "models", "cache": "models", "completion": "completion"}
+"""The settings of every command. What it does with them is the function of its name, such as `data_check`, in one of
+`FILES`; a verb without one prints its result as a run."""
+FILES = {"data": "data", "models": "data", "cache": "data", "completion": "completion"}
+"""By verb; the others are in `verbs.py`."""
+STUDY_NEEDS = ("sqlalchemy", "alembic", "fastapi", "uvicorn", "argon2", "itsdangerous")
+"""What the extra `study` installs."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -146,23 +149,19 @@ def _dispatch(args: list[str]) -> None:
         args = [*(word for word in args if word != "--quiet"), "--quiet"]
     if not args or args[0] in ("-h", "--help", "--help-all", "--quiet"):
         print(usage())
-    elif args[0] == "--version":
+        return
+    if args[0] == "--version":
         from prb import __version__
 
         print(f"prb {__version__}")
-    elif args[0] not in VERBS:
-        from prb.errors import unknown
+        return
+    from prb.errors import BadInput, MissingExtra, unknown
 
-        raise unknown("verb", args[0], VERBS, hint="`prb --help` lists them")
-    else:
-        _command(args[0], args[1:])
-
-
-def _command(name: str, args: list[str]) -> None:
-    verb, asks_help = name, args[:1] in (["-h"], ["--help"], ["--help-all"])
+    verb, *args = args
+    name, asks_help = verb, args[:1] in (["-h"], ["--help"], ["--help-all"])
+    if verb not in VERBS:
+        raise unknown("verb", verb, VERBS, hint="`prb --help` lists them")
     if commands := commands_of(verb):
-        from prb.errors import BadInput, unknown
-
         if not args:
             raise BadInput(f"prb {verb} needs one of: {', '.join(commands)}")
         if asks_help:
@@ -171,7 +170,7 @@ def _command(name: str, args: list[str]) -> None:
         if args[0] not in commands:
             raise unknown(f"command of prb {verb}", args[0], commands)
         name, args = f"{verb} {args[0]}", args[1:]
-    elif name == "train" and asks_help:
+    elif verb == "train" and asks_help:
         from prb.cli.verbs import train_usage
 
         print(train_usage())
@@ -180,7 +179,13 @@ def _command(name: str, args: list[str]) -> None:
 
     config = parse(settings_of(name, args), args, name)
     module = import_module(f"prb.cli.{FILES.get(verb, 'verbs')}")
-    getattr(module, name.replace(" ", "_"))(config)
+    try:
+        command = getattr(module, name.replace(" ", "_"), None)
+        command(config) if command else module.run_verb(name, config)
+    except ModuleNotFoundError as error:
+        if verb == "study" and (error.name or "").split(".")[0] in STUDY_NEEDS:
+            raise MissingExtra("prb study", "study") from None
+        raise
 
 
 def commands_of(verb: str) -> list[str]:

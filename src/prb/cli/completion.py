@@ -24,7 +24,7 @@ class Known(NamedTuple):
     """A flag of a command."""
 
     flag: str
-    values: list[str]
+    values: str
     """Those that it may have, if they are few."""
     what: str
 
@@ -38,10 +38,9 @@ def flags_of(command: str) -> list[Known]:
     kinds: dict[str, list[list[str]]] = {"train": [["light"], ["dpo"]], "grade": [[], ["--license"]]}
     found: dict[str, Known] = {}
     for args in kinds.get(command, [[]]):
-        parser = parser_of(settings_of(command, args), command, everything=True)
-        for action in parser.actions:
+        for action in parser_of(settings_of(command, args), command, everything=True).actions:
             metavar = action.metavar if isinstance(action.metavar, str) else ""
-            values = metavar[1:-1].split(",") if metavar.startswith("{") else []
+            values = metavar[1:-1].replace(",", " ") if metavar.startswith("{") else ""
             for flag in action.option_strings:
                 if flag.startswith("--") and not (flag.startswith("--no-") and isinstance(action, Switch)):
                     sentence = re.split(r"\.(?: |$)(?=[^a-z]|$)", action.help or "")[0]
@@ -51,36 +50,24 @@ def flags_of(command: str) -> list[Known]:
 
 def bash(*, zsh: bool) -> str:
     second = {verb: " ".join(commands) for verb in VERBS if (commands := commands_of(verb))}
+    flags = {command: flags_of(command) for command in SETTINGS}
     lines = ["autoload -U +X bashcompinit && bashcompinit"] if zsh else []
     lines += [
         "_prb() {",
         '  local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" verb="${COMP_WORDS[1]}" words=""',
-        f'  [ "$COMP_CWORD" -eq 1 ] && {{ COMPREPLY=($(compgen -W "{" ".join(VERBS)}" -- "$cur")); return; }}',
-        '  case "$verb" in',
-        *(
-            f'    {verb}) verb="$verb ${{COMP_WORDS[2]}}"\n'
-            f'      [ "$COMP_CWORD" -eq 2 ] && {{ COMPREPLY=($(compgen -W "{words}" -- "$cur")); return; }} ;;'
-            for verb, words in second.items()
-        ),
+        f'  case "$verb" in {"|".join(second)}) verb="$verb ${{COMP_WORDS[2]}}" ;; esac',
+        '  case "$COMP_CWORD $verb" in',
+        f'    "1 "*) words="{" ".join(VERBS)}" ;;',
+        *(f'    "2 {verb} "*) words="{commands}" ;;' for verb, commands in second.items()),
         "  esac",
-        '  case "$verb" in',
-    ]
-    for command in SETTINGS:
-        flags = flags_of(command)
-        lines.append(f'    "{command}") words="{" ".join(known.flag for known in flags)}"')
-        lines.append('      case "$prev" in')
-        lines += [
-            f'        {known.flag}) COMPREPLY=($(compgen -W "{" ".join(known.values)}" -- "$cur")); return ;;'
-            for known in flags
-            if known.values
-        ]
-        lines.append("      esac ;;")
-    lines += [
+        '  [ "$words" ] || case "$verb $prev" in',
+        *(f'    "{name} {f.flag}") words="{f.values}" ;;' for name, known in flags.items() for f in known if f.values),
         "  esac",
-        '  case "$cur" in',
-        '    -*) COMPREPLY=($(compgen -W "$words" -- "$cur")) ;;',
-        '    *) COMPREPLY=($(compgen -f -- "$cur")) ;;',
-        "  esac",
+        '  [ "$words" ] || case "$cur" in -*) case "$verb" in',
+        *(f'    "{name}") words="{" ".join(f.flag for f in known)}" ;;' for name, known in flags.items()),
+        "  esac ;; esac",
+        '  if [ "$words" ]; then COMPREPLY=($(compgen -W "$words" -- "$cur")); return; fi',
+        '  COMPREPLY=($(compgen -f -- "$cur"))',
         "}",
         "complete -o filenames -F _prb prb",
     ]
@@ -99,7 +86,7 @@ def fish() -> str:
             lines.append(f"complete -c prb -f -n '{seen}; and {others}' -a {second}")
             seen += f"; and __fish_seen_subcommand_from {second}"
         for known in flags_of(command):
-            values = f" -x -a '{' '.join(known.values)}'" if known.values else ""
+            values = f" -x -a '{known.values}'" if known.values else ""
             lines.append(f"complete -c prb -n '{seen}' -l {known.flag[2:]}{values} -d {_quoted(known.what)}")
     return "\n".join(lines)
 

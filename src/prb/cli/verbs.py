@@ -1,4 +1,4 @@
-"""What each verb prints of its result. A command with a second word is in the file of its verb."""
+"""What verbs print of their results. Commands with a second word are in `data.py`, but for those of `prb study`."""
 
 # ruff: noqa: T201
 
@@ -8,108 +8,67 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from shlex import quote
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import prb
 from prb.cli.parse import print_json
+from prb.config import Settings
 from prb.errors import ResultFailed
 from prb.types import visible
 
 if TYPE_CHECKING:
-    from prb.building.config import BuildConfig
-    from prb.downstream.bon import BonConfig
-    from prb.downstream.correlate import CorrelateConfig
     from prb.downstream.ppo import PpoConfig
-    from prb.evaluation.audit import AuditConfig
-    from prb.evaluation.compare import CompareConfig
-    from prb.evaluation.config import EvaluateConfig
-    from prb.evaluation.run import MergeConfig
-    from prb.grading import GradeConfig
-    from prb.grading.license import LicenseConfig
     from prb.reporting.formats import ExportConfig
     from prb.reporting.results import Run
     from prb.reporting.site import ReportConfig
     from prb.reporting.submissions import LeaderboardConfig
     from prb.serving.server import Ready, ServeConfig
-    from prb.training.config import FullConfig, TrainConfig
+    from prb.study.app import DemoReady
+    from prb.study.app import Ready as StudyReady
+    from prb.study.config import AgreeConfig, DemoConfig, NewConfig
+    from prb.study.config import ExportConfig as StudyExportConfig
+    from prb.study.config import ServeConfig as StudyServeConfig
 
 R = TypeVar("R")
 
 
-def evaluate(config: EvaluateConfig) -> None:
-    print_run(lambda: prb.evaluate(config), _run_and_site, json=config.json)
-
-
-def merge(config: MergeConfig) -> None:
-    print_run(lambda: prb.merge(config), _run_and_site, json=config.json)
-
-
-def _run_and_site(run: Run) -> str:
-    return f"run: {run.folder}   site: prb report {run.folder}"
-
-
-def compare(config: CompareConfig) -> None:
-    from prb.reporting.format import show
-
-    result = prb.compare(config)
-    print_json(result.summary) if config.json else show(*result.tables())
-
-
-def audit(config: AuditConfig) -> None:
-    print_run(lambda: prb.audit(config), lambda r: f"written: {r.folder}", json=config.json)
-
-
-def grade(config: GradeConfig | LicenseConfig) -> None:
-    print_run(lambda: prb.grade(config), lambda result: f"run: {result.folder}", json=config.json)
-
-
-def bon(config: BonConfig) -> None:
-    print_run(lambda: prb.best_of_n(config), lambda result: f"run: {result.folder}", json=config.json)
-
-
-def build(config: BuildConfig) -> None:
-    from prb.reporting.format import say, show
-    from prb.reporting.results import build_lines
-
-    result, failed = finished(lambda: prb.build(config))
-    if config.json:
-        print_json(result.summary)
-    elif config.dry_run:
-        show(*result.tables())
-    else:
-        say(*build_lines(result.summary))
-        usable = result.summary["counts"]["rows"] and not result.summary["stopped_after"]
-        hint = f"   try: prb evaluate --dataset {result.pairs}" if usable else ""
-        print(f"build: {result.folder}{hint}")
+def run_verb(name: str, config: Settings) -> None:
+    """A verb whose result is a run: its tables, lines and footer, or its summary as JSON."""
+    result, failed = finished(lambda: getattr(prb, "best_of_n" if name == "bon" else name)(config))
+    print_run(result, json=config.json)
     if failed:
         raise failed
 
 
-def correlate(config: CorrelateConfig) -> None:
+def finished(verb: Callable[[], R]) -> tuple[R, ResultFailed | None]:
+    """The result of a verb, and why it does not pass: a finished result is shown before the command fails.
+
+    What models and other plug-ins print goes to stderr: stdout is for the result.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            return verb(), None
+    except ResultFailed as failed:
+        return failed.result, failed
+
+
+def print_run(result: Run, *, json: bool) -> None:
     from prb.reporting.format import say, show
 
-    result = prb.correlate(config)
-    if config.json:
+    if json:
         print_json(result.summary)
         return
     show(*result.tables())
-    say(*result.summary["sentences"])
-    if config.out is not None:
-        print(f"written: {config.out}")
+    say(*result.lines())
+    if footer := result.footer():
+        print(footer)
 
 
-def train(config: TrainConfig | FullConfig) -> None:
-    from prb.reporting.format import say
-    from prb.reporting.results import train_lines
-    from prb.training.config import FullConfig
-
-    result, _ = finished(lambda: prb.train(config))
-    if config.json:
-        print_json(result.summary)
-        return
-    if not isinstance(config, FullConfig):
-        say(*train_lines(result.summary))
-    print(f"evaluate: prb evaluate --dataset {quote(config.dataset)} --model random --model {quote(result.spec)}")
+def ppo(config: PpoConfig) -> None:
+    result, _ = finished(lambda: prb.ppo(config))
+    if result.main_process:  # else one of several that accelerate started
+        print_run(result, json=config.json and not result.message)
 
 
 def train_usage() -> str:
@@ -127,24 +86,6 @@ def train_usage() -> str:
         f"methods:\n{listed}\n\n"
         "Settings of a method follow its name: 'bilinear?rank=16'. `prb train METHOD --help` shows the options."
     )
-
-
-def ppo(config: PpoConfig) -> None:
-    from prb.reporting.downstream import ppo_lines
-    from prb.reporting.format import say, show
-
-    result, _ = finished(lambda: prb.ppo(config))
-    if not result.main_process:  # one of several that accelerate started
-        return
-    if config.verl:
-        print(result.message)
-    elif config.json:
-        print_json(result.summary)
-    else:
-        show(*result.tables())
-        say(*ppo_lines(result.summary))
-        paths = f"curves: {result.folder / 'curves.csv'}   policy: transformers/{result.folder / 'policy'}"
-        print(f"run: {result.folder}   {paths}")
 
 
 def report(config: ReportConfig) -> None:
@@ -197,28 +138,66 @@ def serve(config: ServeConfig) -> None:
     note(f"stopped; {done.scored:,} answers scored, {done.failed:,} failed")
 
 
-def finished(verb: Callable[[], R]) -> tuple[R, ResultFailed | None]:
-    """The result of a verb, and why it does not pass: a finished result is shown before the command fails.
+# --- study ---
+def study_new(config: NewConfig) -> None:
+    from prb.study.config import DEFAULT_PORT
+    from prb.study.design import PASSWORD_VARIABLE, new_study
 
-    What models and other plug-ins print goes to stderr: stdout is for the result.
-    """
-    try:
-        with redirect_stdout(sys.stderr):
-            return verb(), None
-    except ResultFailed as failed:
-        return failed.result, failed
+    study = new_study(config)
+    if config.json:
+        print_json(study._asdict())
+        return
+    what = f"{study.judgements} judgments by {len(study.links)} annotators" if study.judgements else "to choose from"
+    print(f"{study.where}: {study.items} items, {what}\n\ninvitations (shown once, only hashes are stored):")
+    for name, link in study.links.items():
+        print(f"  {name:<14} {link}")
+    public, options = urlsplit(config.url), f" --url {config.url}"  # with which these links work
+    if public.scheme == "http" and public.hostname in ("127.0.0.1", "localhost", "::1"):
+        port = public.port or 80
+        options = "" if port == DEFAULT_PORT else f" --port {port}"
+    password = study.password or f"as in {PASSWORD_VARIABLE}"
+    print(f"\nadmin password: {password}\nnext: prb study serve {quote(study.where)}{options}")
 
 
-def print_run(verb: Callable[[], Run], footer: Callable[[Run], str], *, json: bool) -> None:
-    """Run a verb and print the summary as JSON, or tables and a footer."""
-    from prb.reporting.format import show
+def study_serve(config: StudyServeConfig) -> None:
+    from prb.study.app import serve as run
 
-    result, failed = finished(verb)
-    if json:
-        print_json(result.summary)
-    else:
-        show(*result.tables())
-        if "dry_run" not in result.summary:
-            print(footer(result))
-    if failed:
-        raise failed
+    def ready(server: StudyReady) -> None:
+        if not config.quiet:
+            admin = f"{server.url.rstrip('/')}/admin"
+            print(f"study: {server.url}   administration: {admin}   Ctrl-C stops it", flush=True)
+        if server.password:
+            print(f"admin password: {server.password}", flush=True)
+
+    run(config, ready)
+    if not config.quiet:
+        print("stopped; everything that was saved is kept")
+
+
+def study_export(config: StudyExportConfig) -> None:
+    from prb.study.judgments import export as write
+
+    counts = write(config)
+    listed = ", ".join(f"{n} rows in {name}" for name, n in counts.items())
+    print_json(counts) if config.json else print(f"{config.out}: {listed}")
+
+
+def study_agree(config: AgreeConfig) -> None:
+    from prb.study.agreement import agree as run
+    from prb.study.agreement import verdict
+
+    def show(summary: dict[str, Any]) -> None:
+        print_json(summary) if config.json else print("\n".join(verdict(summary)))
+
+    run(config, show=show)
+
+
+def study_demo(config: DemoConfig) -> None:
+    from prb.study.app import run_demo
+
+    def ready(server: DemoReady) -> None:
+        print(f"take part        {server.link}", flush=True)
+        print(f"administration   {server.admin}   password: {server.password or 'yours'}", flush=True)
+        print("Ctrl-C stops it", flush=True)
+
+    run_demo(config, ready)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
+from msgspec import convert
 
 from prb.errors import BadInput, unknown
 from prb.evaluation.compare import ComparisonSummary, TwoModels
@@ -65,6 +65,8 @@ UNKNOWN = Estimate(value=None, low=None, high=None, n=0)
 @dataclass(frozen=True, repr=False)
 class Evaluation(Run):
     """The result of `prb evaluate`, by model and condition; `summary` is the content of summary.json."""
+
+    kind = "evaluate"
 
     full: bool = False
     """Whether `tables` has all numbers."""
@@ -149,14 +151,20 @@ class Evaluation(Run):
         return data_frame(rows)
 
     def tables(self) -> Sequence[Table]:
-        table = evaluation_table(self.typed)
-        if self.verdict is None:
-            return [table]
-        if not self.full:
-            short = restraint_table if self.typed.dataset.only_restraint else verdict_table
-            table = short(self.typed, self.verdict) if self.verdict.measured else _ranked(self.typed, table)
-        lead = (*self.verdict.sentences, self.verdict.size)
-        return [table._replace(title=self.verdict.headline, lead=lead)]
+        found = self.verdict
+        if found is None:
+            return self.numbers()
+        if self.full or not found.measured:
+            table = evaluation_table(self.typed, ranked=not self.full)
+        else:
+            table = (restraint_table if self.typed.dataset.only_restraint else verdict_table)(self.typed, found)
+        return [table._replace(title=found.headline, lead=(*found.sentences, found.size))]
+
+    def numbers(self) -> Sequence[Table]:
+        return [evaluation_table(self.typed)]
+
+    def footer(self) -> str:
+        return f"run: {self.folder}   site: prb report {self.folder}"
 
     def _model(self, model: str | None) -> str:
         if model is None and len(self.models) == 1:
@@ -211,12 +219,22 @@ class Conclusion:
     """The one with the most control first."""
     references: tuple[Standing, ...]
     """Models that cannot know the user and whose verdicts did not depend on the history."""
-    comparison: str
-    """The numbers of the references, in a sentence."""
 
     @property
     def measured(self) -> tuple[Standing, ...]:
         return tuple(standing for standing in self.standings if standing.measured)
+
+    @property
+    def comparison(self) -> str:
+        """The numbers of the references: the user-blind ones, and what reading the true rubric gives."""
+        models: dict[str, list[str]] = {}
+        for standing in self.references:
+            if standing.rubric is None:
+                models.setdefault(percent(standing.own), []).append(standing.model)
+        blind = "; ".join(f"{', '.join(names)} {value}" for value, names in models.items())
+        parts = [f"{blind} (user-blind)"] if blind else []
+        parts += [f"{s.model} {percent(s.rubric)} (shown the rubric)" for s in self.references if s.rubric is not None]
+        return f"For comparison: {'; '.join(parts)}." if parts else ""
 
     def __str__(self) -> str:
         return "\n".join((self.headline, *self.sentences, self.size))
@@ -241,26 +259,27 @@ def verdict(summary: Summary, references: Collection[str] | None = None) -> Conc
         blind = []
     ranked = sorted((s for s in standings if s not in blind), key=lambda s: (not s.measured, -(s.control.value or 0)))
     measured = [standing for standing in ranked if standing.measured]
-    headline, sentences = _conclusion(summary, measured)
-    comparison = _comparison_line(blind)
-    return Conclusion(headline, tuple(sentences), _size(summary, measured), tuple(ranked), tuple(blind), comparison)
+    sentences: list[str] = []
+    if not measured:
+        own_history, another = METRICS["control"].needs
+        why = f"it takes {own_history} and {another}, and two users with a history"
+        if any(contrast.kind == "control" for contrast in summary.contrasts):
+            why = f"no pair has an answer under both {own_history} and {another}"
+        headline = f"Whether a model knows whose preference it judges was not measured: {why}."
+    elif summary.dataset.only_restraint:
+        headline, sentences = _restraint_conclusion(summary, [standing.model for standing in measured])
+    else:
+        headline, sentences = _conclusion(summary, measured)
+    return Verdict(headline, tuple(sentences), _size(summary, measured), tuple(ranked), tuple(blind))
 
 
 def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, list[str]]:
     """Says of a difference that no test confirms that it is not shown, never that there is none."""
-    if not measured:
-        own, others = METRICS["control"].needs
-        run = any(contrast.kind == "control" for contrast in summary.contrasts)
-        takes = f"it takes {own} and {others}, and two users with a history"
-        why = f"no pair has an answer under both {own} and {others}" if run else takes
-        return f"Whether a model knows whose preference it judges was not measured: {why}.", []
-    says: dict[str, list[str]] = {}
+    says: dict[str, list[str]] = {"personalizes": [], "not shown": [], "reversed": []}
     for standing in measured:
-        says.setdefault(standing.says, []).append(standing.model)
-    know, not_shown, reverse = (says.get(kind, []) for kind in ("personalizes", "not shown", "reversed"))
+        says[standing.says].append(standing.model)
+    know, not_shown, reverse = says.values()
     best, count = measured[0], len(measured)
-    if summary.dataset.only_restraint:
-        return _restraint_conclusion(summary, [standing.model for standing in measured])
     if count == 1:
         headline = f"{best.model} {'knows' if know else 'is not shown to know'} whose preference it judges."
     elif len(know) > 1:
@@ -285,8 +304,8 @@ def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, li
 
 def _restraint_conclusion(summary: Summary, models: Sequence[str]) -> tuple[str, list[str]]:
     """Of rows that the history must not decide: being right less often with the user's history is the fault."""
-    spoiled = {model: _spoiled(summary, model) for model in models}
-    misled = [model for model, (_, test) in spoiled.items() if _says_of_restraint(test) == "▽ misapplies"]
+    spoiled = [_spoiled(summary, model) for model in models]
+    misled = [s for s in spoiled if s.says == "▽ misapplies"]
     let, decide = ("lets" if len(misled) == 1 else "let"), "the user's history decide where it must not"
     if len(models) == 1:
         headline = f"{models[0]} {'lets' if misled else 'is not shown to let'} {decide}."
@@ -294,12 +313,13 @@ def _restraint_conclusion(summary: Summary, models: Sequence[str]) -> tuple[str,
         headline = f"{len(misled)} of {len(models)} models {let} {decide}."
     else:
         headline = f"None of {len(models)} models is shown to let {decide}."
-    worst, (share, test) = max(spoiled.items(), key=lambda item: item[1][0].value or 0)
-    if not share.value:
+    worst = max(spoiled, key=lambda s: s.share.value or 0)
+    if not worst.share.value:
         return headline, []
-    shown = CONDITIONS[METRICS[test.kind].needs[-1]].shows
+    lost = f"{percent(worst.share.value)} % of the pairs are lost with it"
+    shown = CONDITIONS[METRICS[worst.test.kind].needs[-1]].shows
     chance = "" if misled else "; with this few rows that may be chance"
-    return headline, [f"{worst}: {percent(share.value)} % of the pairs are lost with it and not with {shown}{chance}."]
+    return headline, [f"{worst.share.model}: {lost} and not with {shown}{chance}."]
 
 
 def _names(models: Sequence[str]) -> str:
@@ -312,12 +332,12 @@ def _size(summary: Summary, measured: Sequence[Standing]) -> str:
     data = summary.dataset
     users = f"{data.users} users" + (f" in {data.clusters} clusters" if data.clusters != data.users else "")
     parts = [f"{data.label}: {data.rows} {'pairs' if data.chance is None else 'rows'}", users]
-    tests = [s.control if not data.only_restraint else _spoiled(summary, s.model)[1] for s in measured]
-    found = [test.smallest_detectable for test in tests if test.smallest_detectable is not None]
+    tests = [s.control if not data.only_restraint else _spoiled(summary, s.model).test for s in measured]
+    detectable = [test.smallest_detectable for test in tests if test.smallest_detectable is not None]
     what = "a difference" if data.only_restraint else "control"
-    if smallest := max(found, default=0):
+    if smallest := max(detectable, default=0):
         parts.append(f"detects {what} from about {percent(smallest, 0 if smallest > 0.02 else 1)} points")
-    elif tests and not found:
+    elif tests and not detectable:
         parts.append(f"too few users to detect {what}")
     if data.left_out:
         parts.append(f"{data.left_out} rows with errors left out")
@@ -326,104 +346,85 @@ def _size(summary: Summary, measured: Sequence[Standing]) -> str:
     return " · ".join(parts)
 
 
-MARKS = {"personalizes": "● personalizes", "reversed": "▽ reversed", "not shown": "○ not shown"}
-
-
-def verdict_table(summary: Summary, found: Conclusion) -> Table:
+def verdict_table(summary: Summary, found: Verdict) -> Table:
     """Every model by control, at most 80 columns wide with short names."""
+    marks = {"personalizes": "● personalizes", "reversed": "▽ reversed", "not shown": "○ not shown"}
     failed = any(standing.failed for standing in found.standings)
     rows = []
     for standing in found.standings:
         control = standing.control
         row = [standing.model, f"{percent(standing.others)} → {percent(standing.own)}"]
         row += [number(control.value, scale=100, sign=True), bounds(control)]
-        row += [MARKS.get(standing.says, standing.says), p_value(control.p_holm)]
+        row += [marks.get(standing.says, standing.says), p_value(control.p_holm)]
         rows.append((*row, *([str(standing.failed)] if failed else [])))
     columns = ("model", "other's → own", "control", "95 %", "verdict", "p", *(["failed"] if failed else []))
     notes = [found.comparison] if found.comparison else []
     read = "Accuracy in % with somebody else's history → with the user's own. Control: the difference in points, with"
     notes.append(f"{read} its 95 % interval and p after Holm. All numbers: --full.")
-    notes += [*_caveats(summary, summary.shown), *_warnings(summary), *_without_outcome(summary, "control")]
+    notes += [*_caveats(summary, summary.shown), *_warnings(summary)]
+    notes += _rows_without_outcome(summary.pairs, METRICS["control"].needs)
     return Table(found.headline, columns, tuple(rows), tuple(notes))
 
 
-def _without_outcome(summary: Summary, *kinds: str) -> Iterator[str]:
-    """What failed, and what was not measured under the conditions of these metrics."""
-    shown = {condition for kind in kinds for condition in METRICS[kind].needs}
-    hidden = [msgspec.structs.replace(r, not_measured={}) if r.condition not in shown else r for r in summary.pairs]
-    return _rows_without_outcome(hidden)
+@dataclass(frozen=True)
+class Spoiled:
+    """What the user's history spoils where it must not decide: against no history, or where that was not run, against
+    another user's."""
+
+    share: Contrast
+    """Of the rows."""
+    test: Contrast
+    """The difference in accuracy."""
+
+    @property
+    def says(self) -> str:
+        if self.test.value is None:
+            return "not measured"
+        if self.test.p_holm is None or self.test.p_holm >= LEVEL:
+            return "○ not shown"
+        return "▽ misapplies" if self.test.value < 0 else "● resists"
 
 
-def _against(summary: Summary) -> tuple[str, str]:
-    """The share of rows that the user's history spoils and the difference that is tested: against no history, or where
-    that was not run, against another user's."""
-    return ("misapplication", "gain") if "none" in summary.conditions else ("misapplication_control", "control")
-
-
-def _spoiled(summary: Summary, model: str) -> tuple[Contrast, Contrast]:
+def _spoiled(summary: Summary, model: str) -> Spoiled:
+    kinds = ("misapplication", "gain") if "none" in summary.conditions else ("misapplication_control", "control")
     contrasts = summary.contrasts_of(model)
-    share, test = (contrasts.get(kind) or Contrast(model=model, kind=kind) for kind in _against(summary))
-    return share, test
-
-
-def _says_of_restraint(test: Contrast) -> str:
-    if test.value is None:
-        return "not measured"
-    shown = test.p_holm is not None and test.p_holm < LEVEL
-    return "○ not shown" if not shown else "▽ misapplies" if test.value < 0 else "● resists"
+    share, test = (contrasts.get(kind) or Contrast(model=model, kind=kind) for kind in kinds)
+    return Spoiled(share, test)
 
 
 def restraint_table(summary: Summary, found: Conclusion) -> Table:
     """Of rows that the history must not decide: every model, the one that misapplies the least first."""
-    share_kind, test_kind = _against(summary)
-    own, without = METRICS[test_kind].needs
-    spoiled = {standing.model: _spoiled(summary, standing.model) for standing in found.standings}
+    spoiled = [_spoiled(summary, standing.model) for standing in found.standings]
+    share, test, pull = (METRICS[kind] for kind in (spoiled[0].share.kind, spoiled[0].test.kind, "pull"))
+    own, without = test.needs
     rows = []
-    for model in sorted(spoiled, key=lambda model: (spoiled[model][0].value is None, spoiled[model][0].value or 0)):
-        share, test = spoiled[model]
-        results = [result for result in summary.pairs if result.model == model]
-        accuracy = {result.condition: percent(result.accuracy.value) for result in results}
-        pull = metric_cell(METRICS["pull"], summary.contrasts_of(model).get("pull"))
-        row = [model, f"{accuracy[without]} → {accuracy[own]}", percent(share.value), bounds(share), pull]
-        rows.append((*row, _says_of_restraint(test), p_value(test.p_holm)))
-    notes = [f"Misapplied, in %: {METRICS[share_kind].sentence}. Pull: {METRICS['pull'].sentence}."]
+    for s in sorted(spoiled, key=lambda s: (s.share.value is None, s.share.value or 0)):
+        model = s.share.model
+        accuracy = {r.condition: percent(r.accuracy.value) for r in summary.pairs if r.model == model}
+        numbers = (percent(s.share.value), bounds(s.share), metric_cell(pull, summary.contrasts_of(model).get("pull")))
+        rows.append((model, f"{accuracy[without]} → {accuracy[own]}", *numbers, s.says, p_value(s.test.p_holm)))
+    notes = [f"Misapplied, in %: {share.sentence}. Pull: {pull.sentence}."]
     notes.append(f"Accuracy in % under {without} → {own}; p of the difference after Holm. All numbers: --full.")
-    notes += [*_warnings(summary), *_without_outcome(summary, test_kind, "pull")]
+    notes += [*_warnings(summary), *_rows_without_outcome(summary.pairs, (*test.needs, *pull.needs))]
     columns = ("model", f"{without} → own", "misapplied", "95 %", "pull", "verdict", "p")
     return Table(found.headline, columns, tuple(rows), tuple(notes))
 
 
-def _comparison_line(references: Sequence[Standing]) -> str:
-    """The references: the user-blind ones, and what reading the true rubric gives."""
-    plain: dict[str, list[str]] = {}
-    told = []
-    for standing in references:
-        if standing.rubric is None:
-            plain.setdefault(percent(standing.own), []).append(standing.model)
-        else:
-            told.append(f"{standing.model} {percent(standing.rubric)} (shown the rubric)")
-    blind = [f"{', '.join(models)} {value}" for value, models in plain.items()]
-    parts = [*([f"{'; '.join(blind)} (user-blind)"] if blind else []), *told]
-    return f"For comparison: {'; '.join(parts)}." if parts else ""
-
-
-def _ranked(summary: Summary, table: Table) -> Table:
-    """Without control: the most accurate model first, without columns that hold nothing."""
+# --- the table with all numbers ---
+def evaluation_table(summary: Summary, *, ranked: bool = False) -> Table:
+    """One row per model, cells such as `63.3 [57.0, 69.2]`, and the columns that this run has; if `ranked`, the most
+    accurate model first, without columns that hold nothing."""
+    if summary.task == "ratings":
+        return _ratings(summary)
+    table = _pairs(summary)
+    if not ranked:
+        return table
     accuracy = {r.model: r.accuracy.value for r in summary.pairs if r.condition == summary.shown}
     rows = sorted(table.rows, key=lambda row: -(value if (value := accuracy[row[0]]) is not None else -1))
-    kept = [n for n in range(len(table.columns)) if n < 2 or any(row[n] not in NOTHING for row in rows)]
+    nothing = {"0", "0.0", "+0.0", MISSING}
+    kept = [n for n in range(len(table.columns)) if n < 2 or any(row[n] not in nothing for row in rows)]
     columns, *rows = (tuple(row[n] for n in kept) for row in (table.columns, *rows))
     return table._replace(columns=columns, rows=tuple(rows))
-
-
-NOTHING = {"0", "0.0", "+0.0", MISSING}
-
-
-# --- the table with all numbers ---
-def evaluation_table(content: Summary | Result) -> Table:
-    """One row per model, cells such as `63.3 [57.0, 69.2]`, and the columns that this run has."""
-    summary = content if isinstance(content, Summary) else Summary.read(content)
-    return _ratings(summary) if summary.task == "ratings" else _pairs(summary)
 
 
 def metric_cell(metric: Metric, value: Estimate | Contrast | float | None) -> str:
@@ -444,13 +445,16 @@ def _pairs(summary: Summary) -> Table:
     conditions = measured or summary.conditions
     shown = summary.shown if summary.shown in conditions else conditions[0]
     contrasts = {model: summary.contrasts_of(model) for model in summary.models}
-    columns = [metric for metric in METRICS.values() if metric.column and _has(summary, metric)]
+    # a contrast that could not be measured is a column of dashes; other metrics without a value are left out
+    present = {contrast.kind for contrast in summary.contrasts}
+    present |= {key for result in results for key, value in result.metrics.items() if value is not None}
+    columns = [metric for metric in METRICS.values() if metric.column and metric.key in present]
     official = [name for name in OFFICIAL if any(name in result.official for result in results)]
     paper = all(result.paper for result in results)
     rows = []
     for model in summary.models:
         result = cell[model, shown]
-        values = [interval(cell[model, condition].accuracy.as_dict()) for condition in conditions]
+        values = [interval(cell[model, condition].accuracy) for condition in conditions]
         for metric in columns:
             value = contrasts[model].get(metric.key) if metric.needs else result.metrics.get(metric.key)
             values.append(metric_cell(metric, value))
@@ -466,30 +470,14 @@ def _pairs(summary: Summary) -> Table:
     linked = "user" if data.clusters == data.users else "user (linked users, such as twins, count as one)"
     if data.clustered_by not in ("users", "users and questions"):
         linked = data.clustered_by
-    notes = [f"Accuracy in % with a 95 % interval clustered by {linked}; {counted}."]
-    notes += [*_notes(summary, columns, shown), *_rows_without_outcome(results)]
-    return Table(_title(summary), tuple(headings), tuple(rows), tuple(notes))
-
-
-def _has(summary: Summary, metric: Metric) -> bool:
-    """Whether a run has a metric: a contrast that could not be measured is a column of dashes, others are left out."""
-    if metric.needs:
-        return any(contrast.kind == metric.key for contrast in summary.contrasts)
-    return any(result.metrics.get(metric.key) is not None for result in summary.results)
-
-
-def _notes(summary: Summary, columns: Sequence[Metric], shown: str) -> Iterator[str]:
-    """What the reader must know of the columns and of the numbers."""
-    yield from _caveats(summary, shown)
-    contrasts = [metric for metric in columns if metric.needs]
-    others = [metric for metric in columns if not metric.needs]
-    if contrasts:
-        yield "; ".join(f"{metric.label}: {metric.sentence}" for metric in contrasts) + "."
-    if others:
-        yield f"Under {shown}: " + "; ".join(f"{metric.label}: {metric.sentence}" for metric in others) + "."
+    notes = [f"Accuracy in % with a 95 % interval clustered by {linked}; {counted}.", *_caveats(summary, shown)]
+    for where, needs in (("", True), (f"Under {shown}: ", False)):
+        if sentences := [f"{metric.label}: {metric.sentence}" for metric in columns if bool(metric.needs) is needs]:
+            notes.append(f"{where}{'; '.join(sentences)}.")
     if any(metric.tested for metric in columns):
-        yield "Stars: p < .05, .01, .001 after Holm."
-    yield from _warnings(summary)
+        notes.append("Stars: p < .05, .01, .001 after Holm.")
+    notes += [*_warnings(summary), *_rows_without_outcome(results)]
+    return Table(_title(summary), tuple(headings), tuple(rows), tuple(notes))
 
 
 def _caveats(summary: Summary, shown: str) -> Iterator[str]:
@@ -504,8 +492,12 @@ def _caveats(summary: Summary, shown: str) -> Iterator[str]:
         yield f"Accuracy by people's labels, {shown}: {', '.join(by_people) or 'no row has one'}. {summary.license}"
     if unscored := max((r.indifference.n for r in results if r.indifference), default=0):
         yield f"{unscored} rows whose user's history shows no preference have no right answer and do not count."
-    if isinstance(data.noise_ceiling, Retest | None):
-        yield _noise_note(data.noise_ceiling)
+    if isinstance(data.noise_ceiling, Retest):
+        agreement = f"test-retest agreement is {percent(data.noise_ceiling.agreement)} %"
+        votes = f"{data.noise_ceiling.n} pairs of votes by one user on the same prompt and answers"
+        yield f"Noise ceiling: {agreement} ({votes}); accuracies are not corrected for it."
+    elif data.noise_ceiling is None:
+        yield "Noise ceiling: unknown, since nobody voted twice on the same prompt and answers."
     if data.name.startswith("personalrewardbench"):
         means = [f"{result.model} {percent(result.users.mean)}" for result in results if result.condition == shown]
         yield f"Mean accuracy over users under {shown}, as PersonalRewardBench reports it: {', '.join(means)}."
@@ -522,33 +514,27 @@ def _warnings(summary: Summary) -> Iterator[str]:
         yield from (f"{model} {warning}." for warning in summary.warnings(model))
 
 
-def _noise_note(retest: Retest | None) -> str:
-    """What is known of the noise in users' votes; accuracies are never divided by it."""
-    if retest is None:
-        return "Noise ceiling: unknown, since nobody voted twice on the same prompt and answers."
-    votes = f"{retest.n} pairs of votes by one user on the same prompt and answers"
-    agreement = percent(retest.agreement)
-    return f"Noise ceiling: test-retest agreement is {agreement} % ({votes}); accuracies are not corrected for it."
-
-
 def _ratings(summary: Summary) -> Table:
     metrics = [metric for metric in METRICS.values() if metric.task == "ratings" and metric.column]
     rows = []
     for result in summary.results:
         assert isinstance(result, RatingResult)
         values = [result.estimate(metric.key) or UNKNOWN for metric in metrics]
-        cells = [interval(value.as_dict(), 3, scale=1) for value in values]
+        cells = [interval(value, 3, scale=1) for value in values]
         rows.append((result.model, result.condition, *cells, str(result.users), str(result.failed)))
     columns = ("model", "condition", *(metric.label for metric in metrics), "users", "failed")
     note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
     return Table(_title(summary), columns, tuple(rows), (note, *_rows_without_outcome(summary.results)))
 
 
-def _rows_without_outcome(results: Sequence[PairResult | RatingResult]) -> Iterator[str]:
-    """Why rows failed, or were not measured; models alike in this share a line."""
+def _rows_without_outcome(
+    results: Sequence[PairResult | RatingResult], conditions: Collection[str] | None = None
+) -> Iterator[str]:
+    """Why rows failed, or were not measured (under these conditions); models alike in this share a line."""
     models: dict[tuple[str, str, str, int], list[str]] = {}
     for result in results:
-        for what, counts in (("Failed", result.failures), ("Not measured", result.not_measured)):
+        not_measured = result.not_measured if conditions is None or result.condition in conditions else {}
+        for what, counts in (("Failed", result.failures), ("Not measured", not_measured)):
             for reason, count in counts.items():
                 models.setdefault((what, result.condition, reason, count), []).append(result.model)
     everyone = len({result.model for result in results})
@@ -568,11 +554,10 @@ def _title(summary: Summary) -> str:
     return f"{data.label}: {data.rows} rows, {data.users} users, {data.clusters} clusters{left}{paper}"
 
 
-def numbers_table(summaries: Mapping[str, Summary | Result]) -> Table:
+def numbers_table(summaries: Mapping[str, Summary]) -> Table:
     """One row per run, model and condition; one number per cell, as `summary.json` has it (shares, not percent)."""
     rows: list[dict[str, Any]] = []
-    for run, content in summaries.items():
-        summary = content if isinstance(content, Summary) else Summary.read(content, run)
+    for run, summary in summaries.items():
         for result in summary.results:
             row: dict[str, Any] = {"run": run, "dataset": summary.dataset.name, "split": summary.dataset.split}
             row |= {"model": result.model, "condition": result.condition}
@@ -598,12 +583,15 @@ class Comparison(Run):
     def tables(self) -> Sequence[Table]:
         return [comparison(self.summary)]
 
+    def footer(self) -> str:
+        return ""
+
     def frame(self) -> DataFrame:
         return data_frame(self.summary["comparisons"])
 
 
 def comparison(content: Result) -> Table:
-    result = msgspec.convert(content, ComparisonSummary)
+    result = convert(content, ComparisonSummary)
     columns = ("condition", "A", "B", "acc. A", "acc. B", "A − B", "95 %", "p", "p (Holm)", "changed", "n", "dropped")
     rows = []
     for row in result.comparisons:

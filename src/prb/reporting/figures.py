@@ -1,4 +1,4 @@
-"""The look of all figures, and the figures of evaluations and audits.
+"""All figures and their look.
 
 Colors are for color-blind readers on light and dark paper, and the same input gives the same bytes. An SVG follows the
 reader's dark mode (every color is one of `DARK`'s keys and has a counterpart there); a PDF is for print. Text is
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,20 +19,29 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal
 
-from msgspec import convert
-
+from prb.downstream.correlate import CorrelationSummary, ModelSet
 from prb.errors import MissingExtra
-from prb.evaluation.audit import AuditSummary
-from prb.progress import SILENT, Progress
+from prb.progress import Progress
 from prb.reporting.evaluation_results import verdict
-from prb.reporting.format import Number, percent, shortened, stars
-from prb.reporting.results import Result
+from prb.reporting.format import Number, number, p_equals, percent, shortened, stars
+from prb.reporting.results import MEASURES, Audit, BestOfN, Correlation, Ppo, Run
 from prb.runs import write_bytes
 from prb.stats.paired import LEVEL
 from prb.summary import CONDITIONS, MAIN, METRICS, PairResult, Summary
 from prb.types import Estimate
 
 Draw = Callable[..., None]
+PPO_PANELS = {
+    "reward": "reward",
+    "kl": "KL to the reference, nats per answer",
+    "length": "length",
+    "entropy": "entropy",
+}
+"""The columns of a PPO run's curves that are drawn, with their labels."""
+NAMED = 12
+"""Up to this many models have a color and a shape of their own."""
+FAMILIES, OTHERS = 6, "others"
+"""Families of models with a color of their own."""
 MAX_PANELS = 12
 ACROSS = 4
 INK, SOFT, LINE, PAPER = "#1c2330", "#5a6474", "#d9dee6", "#ffffff"
@@ -51,13 +61,7 @@ DARK = {
     "#5b3fd0": "#8f7bff",
     "#4d4a12": "#f0dc5a",
 }
-
-
-def dark_colors() -> dict[str, str]:
-    """Of every color its counterpart on dark paper."""
-    return DARK | {condition.color: condition.dark for condition in CONDITIONS.values()}
-
-
+"""The counterpart of every color on dark paper; a condition brings its own."""
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "prb",
     "svg.fonttype": "none",
@@ -117,9 +121,10 @@ def drawing(*paths: Path, width: float, height: float, alt: str = "") -> Iterato
 
 def _with_dark_mode(svg: str, alt: str) -> str:
     """Add rules that override matplotlib's colors in dark mode, and a description for screen readers."""
+    colors = DARK | {condition.color: condition.dark for condition in CONDITIONS.values()}
     rules = [
         f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
-        for light, dark in dark_colors().items()
+        for light, dark in colors.items()
         for what in ("fill", "stroke")
         if f"{what}: {light}" in svg
     ]
@@ -143,12 +148,17 @@ def whiskers(estimates: Sequence[Any], scale: float = 100) -> list[list[float]]:
     return [lengths[::2], lengths[1::2]]
 
 
-def write_or_note(draw: Callable[[Path], None], path: Path, progress: Progress) -> None:
-    """Draw a figure that a verb leaves beside its results; without matplotlib there is a note instead."""
-    try:
-        draw(path)
-    except MissingExtra as missing:
-        progress.note(f"no {path.name}: {missing}")
+def write_figures_of(run: Run, progress: Progress) -> None:
+    """The figures that a verb leaves beside its result; without matplotlib there is a note instead."""
+    name, _, draw = FIGURES[run.kind]
+    figures = {name: draw}
+    if isinstance(run, Audit) and run.typed.votes and run.typed.floors:
+        figures["votes.svg"] = votes
+    for name, draw in figures.items():
+        try:
+            draw(run, run.folder / name)
+        except MissingExtra as missing:
+            progress.note(f"no {name}: {missing}")
 
 
 # --- of an evaluation ---
@@ -307,15 +317,9 @@ def _about(summary: Summary) -> str:
 
 
 # --- audit ---
-def write_audit(result: Result, folder: Path, progress: Progress = SILENT) -> None:
-    write_or_note(partial(audit, result), folder / "audit.svg", progress)
-    if result.get("votes") and result["floors"]:
-        write_or_note(partial(votes, result), folder / "votes.svg", progress)
-
-
-def votes(content: Result, *paths: Path) -> None:
+def votes(run: Audit, *paths: Path) -> None:
     """Parts of the variance of votes: one bar per table, at most twenty of the largest."""
-    result = convert(content, AuditSummary)
+    result = run.typed
     tables = sorted(result.votes, key=lambda table: -table.votes)[:20]
     colors = (SOFT, "#4d4a12", "#b8531a", "#0072b2", LINE)
     with drawing(*paths, width=7.5, height=1.6 + 0.3 * len(tables), alt=result.verdict) as figure:
@@ -332,11 +336,11 @@ def votes(content: Result, *paths: Path) -> None:
         axes.legend(ncols=5, loc="lower center", bbox_to_anchor=(0.4, 1.0))
 
 
-def audit(content: Result, *paths: Path) -> None:
+def audit(run: Audit, *paths: Path) -> None:
     """Accuracies with their intervals, from the floors to the ceiling; of ratings, the parts of their variance."""
-    result = convert(content, AuditSummary)
+    result = run.typed
     if not result.floors:
-        votes(content, *paths)
+        votes(run, *paths)
         return
     rows = [(name, e, 100 * e.value) for name, e in result.estimates.items() if e.value is not None]
     with drawing(*paths, width=7.5, height=1.4 + 0.35 * len(rows), alt=result.verdict) as figure:
@@ -353,3 +357,112 @@ def audit(content: Result, *paths: Path) -> None:
         axes.set_xlim(min([35, *(low - 3 for low in lowest)]), 102)
         axes.set_xlabel("accuracy in %, 95 % interval; dotted: chance")
         axes.set_title(result.dataset.name)
+
+
+# --- bon ---
+def best_of_n(run: BestOfN, *paths: Path) -> None:
+    """Expected grade against k, with the KL bound below it and the grader's validity below that."""
+    bon = run.typed
+    size = f"{bon.queries.used} queries, {bon.queries.clusters} clusters, condition {bon.condition}"
+    title = f"{bon.policy.spec} on {bon.dataset.name}: {size}"
+    alt = f"Expected graded score of best-of-k against k. {title}. {bon.grader.trust}"
+    with drawing(*paths, width=7.5, height=4.8, alt=alt) as figure:
+        axes = figure.add_subplot()
+        axes.set_xscale("log", base=2)
+        for name, curve, color, dash in (("oracle", bon.oracle, INK, "--"), ("random", bon.random, SOFT, ":")):
+            known = [point for point in curve if point.value is not None]
+            values = [100 * (point.value or 0) for point in known]
+            axes.plot([point.k for point in known], values, dash, color=color, label=f"({name} pick)")
+        for position, result in enumerate(bon.results):
+            points = [point for point in result.curve if point.value is not None]
+            beside = 2 ** (0.03 * (position - (len(bon.results) - 1) / 2))  # or the error bars would hide each other
+            spots = {point.k: (point.k * beside, 100 * (point.value or 0)) for point in points}
+            x, y = [spot[0] for spot in spots.values()], [spot[1] for spot in spots.values()]
+            axes.errorbar(x, y, whiskers(points), elinewidth=0.8, label=result.model, **series(position))
+            if result.bend and result.bend.down and result.bend.peak in spots:  # a ring: from here it goes down
+                peak = spots[result.bend.peak]
+                axes.plot(*peak, "o", ms=11, mfc="none", mec=INK, mew=1)
+                axes.annotate("then down", peak, xytext=(0, 8), textcoords="offset points", ha="center", fontsize=7)
+        axes.minorticks_off()
+        axes.set_xticks(bon.ks, [f"{k}\n{number(bound, 2)}" for k, bound in zip(bon.ks, bon.kl_bound, strict=True)])
+        axes.set_xlabel("k of best-of-k; below it the bound on its KL to the policy, log k − (k−1)/k")
+        axes.set_ylabel("graded score, % of the rubric")
+        axes.grid(axis="y")
+        figure.suptitle(title, x=0.01, ha="left")
+        figure.legend(loc="outside right center")
+        figure.supxlabel(bon.grader.trust, fontsize=7, color=SOFT, wrap=True)
+
+
+# --- ppo ---
+def ppo_figure(run: Ppo, *paths: Path) -> None:
+    """Reward, KL to the reference, length and entropy over the steps."""
+    ppo, rows = run.typed, run.curves
+    title = shortened(f"{ppo.policy.spec} against {ppo.model.spec}", 100)
+    alt = f"PPO, {len(rows)} steps: reward, KL, length and entropy. {title}"
+    with drawing(*paths, width=7.5, height=4.4, alt=alt) as figure:
+        for axes, (name, label), color in zip(figure.subplots(2, 2).flat, PPO_PANELS.items(), SERIES, strict=False):
+            axes.plot([row["step"] for row in rows], [row[name] for row in rows], color=color)
+            axes.set_title(label)
+            axes.set_xlabel("step")
+            axes.grid(axis="y")
+        figure.suptitle(title, x=0.01, ha="left")
+
+
+# --- correlate ---
+def families(result: CorrelationSummary) -> list[str]:
+    """Of every model, where the table names families; small ones beyond what a reader tells apart are one."""
+    kinds = [result.families.get(m) or ("constructed" if m in result.constructed else "model") for m in result.models]
+    shown = dict(Counter(kinds).most_common(FAMILIES))
+    return [kind if kind in shown or len(set(kinds)) == FAMILIES + 1 else OTHERS for kind in kinds]
+
+
+def scatter(run: Correlation, *paths: Path) -> None:
+    """One panel for each benchmark (across) and downstream (down); a color and a shape for each model, or where there
+    are many, for each family of models."""
+    result = run.typed
+    models = result.models
+    kinds = models if len(models) <= NAMED else families(result)
+    looks = {kind: series(n) for n, kind in enumerate(sorted(set(kinds) - {OTHERS}))}
+    looks |= {OTHERS: {"color": SOFT, "marker": "x"}} if OTHERS in kinds else {}
+    alt = f"Benchmark scores against downstream scores of {len(models)} models."
+    width = 4.2 * len(result.bench) + (1.6 if len(looks) > 1 else 0)
+    with drawing(*paths, width=width, height=3.6 * len(result.downstream), alt=alt) as figure:
+        grid = figure.subplots(len(result.downstream), len(result.bench), squeeze=False)
+        for row, y in zip(grid, result.downstream, strict=True):
+            for axes, x in zip(row, result.bench, strict=True):
+                for kind, base in looks.items():
+                    at = [n for n, other in enumerate(kinds) if other == kind]
+                    look = {**base, "linestyle": "", "ms": 4.5, "elinewidth": 0.6, "ecolor": (base["color"], 0.4)}
+                    if models[at[0]] in result.constructed:
+                        look["mfc"] = PAPER
+                    spots = [[column.values[n] for n in at] for column in (x, y)]
+                    bars = [None if c.errors is None else [1.96 * c.errors[n] for n in at] for c in (x, y)]
+                    axes.errorbar(*spots, xerr=bars[0], yerr=bars[1], label=shortened(kind, 24), **look)
+                axes.set(xlabel=x.name, ylabel=y.name)
+                axes.grid()
+                axes.margins(0.12)
+                _show_evidence(axes, result.sets, x.name, y.name)
+        if len(looks) > 1:
+            handles, labels = grid[0][0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside right upper")
+
+
+def _show_evidence(axes: Any, sets: Sequence[ModelSet], bench: str, downstream: str) -> None:
+    """The first measure, large for the first set of models, and for every set with its p."""
+    cells = [(part, c) for part in sets for c in part.correlations if (c.bench, c.downstream) == (bench, downstream)]
+    firsts = [(part, c) for part, c in cells if c.measure == part.correlations[0].measure]
+    if not firsts:
+        return
+    name = "ρ" if firsts[0][1].measure == "spearman" else MEASURES[firsts[0][1].measure]
+    axes.set_title(f"{name} = {number(firsts[0][1].value, 2)}", fontsize=15, pad=8 + 10 * len(firsts))
+    lines = [f"{part.set}, n = {part.n}: {number(c.value, 2)}, {p_equals(c.p)}" for part, c in firsts]
+    axes.text(0, 1.02, "\n".join(lines), transform=axes.transAxes, va="bottom", fontsize=7, color=SOFT)
+
+
+FIGURES: dict[str, tuple[str, str, Draw]] = {
+    "bon": ("bon.svg", "best-of-n", best_of_n),
+    "ppo": ("curves.svg", "ppo", ppo_figure),
+    "correlation": ("scatter.svg", "correlation", scatter),
+    "audit": ("audit.svg", "audit", audit),
+}
+"""By kind of result: its name beside the result, its name among the figures of a report, and how it is drawn."""

@@ -7,9 +7,10 @@ import io
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from html import escape
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
@@ -99,10 +100,6 @@ def p_equals(p: float) -> str:
 
 def dollars(amount: float) -> str:
     return f"${amount:,.4f}"
-
-
-def dataset_name(data: Mapping[str, Any]) -> str:
-    return f"{data['name']}, split {data['split']}" if data["split"] else str(data["name"])
 
 
 FOLDERS = re.compile(r"""(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s/?&#"'<>|,;()]+/)+(?=[^\s/?&#])""")
@@ -241,13 +238,19 @@ def layout(table: Table, width: int | None) -> list[str]:
     What gives way, in this order: intervals go below their values, texts and model names are wrapped, and at last the
     table is cut into blocks of columns, each with the first column again.
     """
-    columns = [
+    first, *others = [
         TextColumn([CONTROL.sub(" ", cell) for cell in cells], numeric)
         for cells, numeric in zip(zip(table.columns, *table.rows, strict=True), _numeric_columns(table), strict=True)
     ]
+    blocks = [[first]]
+    for column in others:
+        needed = sum(c.least for c in (*blocks[-1], column)) + len(GAP) * len(blocks[-1])
+        if width is not None and needed > width and len(blocks[-1]) > 1:
+            blocks.append([first])
+        blocks[-1].append(column)
     lines: list[str] = []
-    for block in _blocks(columns, width):
-        lines += ["", *_draw(block, _widths(block, width))] if lines else _draw(block, _widths(block, width))
+    for block in blocks:
+        lines += ["", *_draw(block, width)] if lines else _draw(block, width)
     return lines
 
 
@@ -284,9 +287,6 @@ class TextColumn:
         words = max((cell_len(word) for cell in cells for word in UNIT.findall(cell)), default=0)
         self.least = words if numeric else min(self.natural if self.natural <= NARROWEST else words, NARROWEST)
 
-    def lines(self, row: int, width: int) -> list[str]:
-        return wrap(self.cells[row], width, fold=not self.numeric)
-
 
 def _numeric_columns(table: Table) -> list[bool]:
     """The first column names the row; another is of numbers if all of its cells are."""
@@ -294,51 +294,29 @@ def _numeric_columns(table: Table) -> list[bool]:
     return [n > 0 and all(NUMERIC.fullmatch(cell) for cell in column) for n, column in enumerate(cells)]
 
 
-def _blocks(columns: Sequence[TextColumn], width: int | None) -> list[list[TextColumn]]:
-    first, *others = columns
-    blocks: list[list[TextColumn]] = [[first]]
-    for column in others:
-        needed = sum(c.least for c in (*blocks[-1], column)) + len(GAP) * len(blocks[-1])
-        if width is not None and needed > width and len(blocks[-1]) > 1:
-            blocks.append([first])
-        blocks[-1].append(column)
-    return blocks
-
-
-def _widths(block: Sequence[TextColumn], width: int | None) -> list[int]:
-    """Natural widths if they fit. Else texts share the room that numbers leave, then numbers take what is left."""
-    natural = [column.natural for column in block]
-    if width is None or sum(natural) + len(GAP) * (len(block) - 1) <= width:
-        return natural
-    widths = [column.least for column in block]
-    room = max(0, width - sum(widths) - len(GAP) * (len(block) - 1))
-    texts = [n for n, column in enumerate(block) if not column.numeric]
-    for position, n in enumerate(texts):
-        rest = sum(block[m].natural - block[m].least for m in texts[position:])
-        own = block[n].natural - block[n].least
-        taken = min(own, room * own // rest) if rest else 0
-        widths[n] += taken
-        room -= taken
-    for n, column in enumerate(block):
-        if column.numeric and column.natural - column.least <= room:
-            room -= column.natural - column.least
-            widths[n] = column.natural
-    return widths
-
-
-def _draw(block: Sequence[TextColumn], widths: Sequence[int]) -> list[str]:
+def _draw(block: Sequence[TextColumn], width: int | None) -> list[str]:
+    """At natural widths if they fit. Else texts take the room that numbers leave, then numbers take what is left."""
     from rich.cells import cell_len
 
+    gaps = len(GAP) * (len(block) - 1)
+    widths = [column.natural for column in block]
+    if width is not None and sum(widths) + gaps > width:
+        widths = [column.least for column in block]
+        room = max(0, width - sum(widths) - gaps)
+        for n in sorted(range(len(block)), key=lambda n: block[n].numeric):
+            wanted = block[n].natural - block[n].least
+            taken = min(wanted, room) if not block[n].numeric else wanted * (wanted <= room)
+            widths[n] += taken
+            room -= taken
     lines = []
     for row in range(len(block[0].cells)):
-        cells = [column.lines(row, width) for column, width in zip(block, widths, strict=True)]
-        for n in range(max(map(len, cells))):
+        cells = [wrap(c.cells[row], w, fold=not c.numeric) for c, w in zip(block, widths, strict=True)]
+        for texts in zip_longest(*cells, fillvalue=""):
             padded = []
-            for column, width, cell in zip(block, widths, cells, strict=True):
-                text = cell[n] if n < len(cell) else ""
-                space = " " * (width - cell_len(text))
+            for column, column_width, text in zip(block, widths, texts, strict=True):
+                space = " " * (column_width - cell_len(text))
                 padded.append(space + text if column.numeric else text + space)
             lines.append(GAP.join(padded).rstrip())
         if row == 0:
-            lines.append("─" * (sum(widths) + len(GAP) * (len(block) - 1)))
+            lines.append("─" * (sum(widths) + gaps))
     return lines

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from msgspec import convert, structs, to_builtins
+from msgspec import ValidationError, convert, structs, to_builtins
 
 from prb.data.load import Dataset
 from prb.downstream.correlate import short_name
-from prb.downstream.ppo import CURVES, read_curves
 from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.evaluation.run import load_rows
 from prb.evaluation.summary import summary_of
-from prb.grading.license import LICENSE, License
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
-from prb.reporting.audit_results import audit_tables
-from prb.reporting.downstream import bon_tables, correlation_tables, ppo_tables
-from prb.reporting.evaluation_results import evaluation_table
+from prb.reporting.evaluation_results import REFERENCES, Evaluation, Verdict, verdict
 from prb.reporting.format import Table, percent, without_folders
 from prb.reporting.published import (
     ModelMetadata,
@@ -35,7 +32,18 @@ from prb.reporting.published import (
     read_rows,
     trained_card,
 )
-from prb.reporting.results import build_lines, explain_damage, grade_table, license_table, train_lines
+from prb.reporting.results import (
+    Audit,
+    BestOfN,
+    BuiltBenchmark,
+    Correlation,
+    Grading,
+    Licensed,
+    Ppo,
+    Run,
+    Study,
+    TrainedModel,
+)
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, part_of, read_lines, read_object
 from prb.stats.estimate import Ints, codes
 from prb.stats.paired import correct
@@ -45,25 +53,64 @@ DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
 BLIND = frozenset({"random", "length", "shortest", "constant"})
 """Models that cannot know the user at all."""
-LAST_FILES = {
-    "evaluate": SUMMARY,
-    "bon": SUMMARY,
-    "ppo": SUMMARY,
-    "grade": SUMMARY,
-    "train": "card.json",
-    "build": "card.json",
-}
-"""By the verb in `config.json`: the file that a finished run has."""
-FILES = {"correlation": "correlation.json", "audit": "audit.json", "license": LICENSE}
-KEYS = {
-    "correlation": {"sets", "bench", "downstream"},
-    "audit": {"floors", "giveaways", "verdict"},
-    "agreement": {"agreement", "preference", "planning"},
-    "license": {"judge", "human", "epsilon", "questions"},
-}
-"""Kinds of JSON files, by the keys they hold."""
+KINDS = (Evaluation, BestOfN, Ppo, Grading, TrainedModel, BuiltBenchmark, Correlation, Audit, Licensed, Study)
+RESULTS: dict[str, type[Run]] = {cls.kind: cls for cls in KINDS}
 
 
+# --- results of any kind ---
+def kind_of(place: Path) -> str:
+    """The kind of a finished result, by the verb in its settings or by its file; anything else is refused."""
+    if place.is_file():
+        files = {kind: cls.keys for kind, cls in RESULTS.items() if cls.keys}
+        content = read_object(place)
+        kind = next((kind for kind, keys in files.items() if keys <= content.keys()), None)
+        if kind is None:
+            raise BadInput(f"{place} is not a result of prb: expected a run folder or {', '.join(files)} JSON")
+        return kind
+    if not place.is_dir():
+        raise BadInput(f"{place} does not exist")
+    config = read_object(place / CONFIG) if (place / CONFIG).exists() else {}
+    for kind, cls in RESULTS.items():
+        finished = (place / cls.file).exists()
+        if kind in config and not finished:
+            raise BadInput(f"{place} is not finished; run the same `prb {kind}` again to resume it")
+        if kind in config or (cls.keys and finished):
+            return kind
+    raise BadInput(f"{place} is not a run")
+
+
+def read_any(place: Path) -> Run:
+    """A finished result of any verb: a run folder, or a result file by itself."""
+    cls = RESULTS[kind_of(place)]
+    path = place / cls.file if place.is_dir() else place
+    folder = path.parent if path.name == cls.file else path.with_suffix("")  # its name is that of the result
+    run = cls(folder, read_object(path))
+    with explain_damage(place):
+        run.numbers()  # decodes the content
+    return run
+
+
+@contextmanager
+def explain_damage(place: Path) -> Iterator[None]:
+    """A result of an unexpected shape is one line that names it."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ValidationError) as error:
+        reason = " ".join((f"no {error}" if isinstance(error, LookupError) else str(error)).split())
+        raise BadInput(f"{place} was edited or written by another version of prb: {reason}") from None
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """A place to write to in a run folder, which may be somebody else's: a link in it could lead anywhere."""
+    path = folder
+    for name in names:
+        path /= name
+        if path.is_symlink():
+            raise BadInput(f"{path} is a link to another folder; name the folder to write with --out")
+    return path
+
+
+# --- evaluations ---
 @dataclass(frozen=True)
 class EvaluationRun:
     """An evaluation run on disk, finished unless `outcomes` are given."""
@@ -156,6 +203,13 @@ class Group:
             contrasts=convert(contrasts, list[Contrast]),
         )
 
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What the terminal says of one run, of all models of the group."""
+        found = verdict(self.summary, [entry.name for entry in self.entries if entry.kind in REFERENCES])
+        assert found is not None
+        return found
+
     def under(self, condition: str) -> Iterator[tuple[int, Column]]:
         """Number and outcomes of every model that was run under a condition."""
         for n, entry in enumerate(self.entries):
@@ -169,10 +223,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Inputs:
-    groups: tuple[Group, ...]
-    ratings: tuple[EvaluationRun, ...]
-    others: Mapping[str, tuple[Path, ...]]
-    """By verb (bon, ppo, grade, train, build) or kind (correlation, audit, agreement): folders and JSON files."""
+    groups: tuple[Group, ...] = ()
+    ratings: tuple[EvaluationRun, ...] = ()
+    others: Mapping[str, Sequence[Run]] = field(default_factory=dict)
+    """Results of other verbs, by kind."""
     texts: bool = True
     """Whether the site may contain texts of the dataset."""
     published: tuple[PublishedResult, ...] = ()
@@ -199,21 +253,20 @@ def gather(
     progress: Progress = SILENT,
 ) -> Inputs:
     """`runs`: evaluations that were read already, beside those at `places`."""
-    if not places and not runs and not notices:
-        raise BadInput("name at least one run folder")
-    kinds = [(kind_of(place), place) for place in dict.fromkeys(places)]
-    runs = [*runs, *(read_run(place) for kind, place in kinds if kind == "evaluate")]
-    others: dict[str, tuple[Path, ...]] = {}
-    for kind, place in kinds:
-        if kind != "evaluate":
-            others[kind] = (*others.get(kind, ()), place)
+    others: dict[str, list[Run]] = {}
+    runs = list(runs)
+    for place in dict.fromkeys(places):
+        if (kind := kind_of(place)) == "evaluate":
+            runs.append(read_run(place))
+        else:
+            others.setdefault(kind, []).append(read_any(place))
     by_rows: dict[tuple[Any, ...], list[EvaluationRun]] = {}
     for run in runs:
         if run.summary.task == "pairs":
             by_rows.setdefault(run.rows, []).append(run)
     results = read_published(published) if published else ()
-    told = read_rows(models, ModelMetadata) if models else None
-    groups = tuple(_group(f"d{n}", same, told, progress) for n, same in enumerate(by_rows.values()))
+    given = read_rows(models, ModelMetadata) if models else None
+    groups = tuple(_group(f"d{n}", same, given, progress) for n, same in enumerate(by_rows.values()))
     names = [group.about.name for group in groups]
     if published and not any(result.is_about(name) for result in results for name in names):
         progress.note(f"published results: {published} has none about {', '.join(names) or 'these runs'}")
@@ -221,131 +274,36 @@ def gather(
     return Inputs(groups, ratings, others, texts, results, tuple(notices), tuple(appendix))
 
 
-def kind_of(place: Path) -> str:
-    """The verb that made a folder, or the kind of a JSON file; anything else, or unfinished, is refused."""
-    if place.is_file():
-        content = read_object(place)
-        kind = next((kind for kind, keys in KEYS.items() if keys <= set(content)), None)
-        if kind is None:
-            raise BadInput(f"{place} is not a result of prb: expected a run folder or {', '.join(KEYS)} JSON")
-        return kind
-    if not place.is_dir():
-        raise BadInput(f"{place} does not exist")
-    config = read_object(place / CONFIG) if (place / CONFIG).exists() else {}
-    verb = next((v for v in LAST_FILES if v in config), None)
-    if verb and not (place / LAST_FILES[verb]).exists():
-        raise BadInput(f"{place} is not finished; run the same `prb {verb}` again to resume it")
-    kind = verb or next((kind for kind, name in FILES.items() if (place / name).exists()), None)
-    if kind is None:
-        raise BadInput(f"{place} is not a run")
-    return kind
-
-
 def read_run(folder: Path) -> EvaluationRun:
     config = read_object(folder / CONFIG)
-    summary = Summary.read(read_object(folder / SUMMARY), folder / SUMMARY)
     with explain_damage(folder):
         fingerprints = convert(config.get("models", {}), dict[str, str])
-        return EvaluationRun(folder, read_settings(config), summary, fingerprints)
+        return EvaluationRun(folder, read_settings(config), Summary.of_run(folder), fingerprints)
 
 
 def read_settings(config: Mapping[str, Any]) -> EvaluateConfig:
     return EvaluateConfig(**EvaluateConfig.restore(config))
 
 
-def check_table(*tables: Table) -> None:
-    """A table is made from a result file, so what is not a text in it is damage."""
-    convert([table.rows for table in tables], list[list[list[str]]])
-
-
-def read_any(place: Path) -> tuple[str, dict[str, Any]]:
-    """The kind of a finished result and its content, which is as its verb writes it."""
-    kind = kind_of(place)
-    if kind == "evaluate":
-        return kind, read_run(place).summary.as_json()
-    name = (LAST_FILES.get(kind) or FILES[kind]) if place.is_dir() else ""
-    content = read_object(place / name)
-    with explain_damage(place):
-        check_table(*tables_of(kind, content))
-        if kind == "ppo":
-            content["curves"] = read_curves(place / CURVES, up_to=content["train"]["steps"])
-    return kind, content
-
-
-def tables_of(kind: str, content: Mapping[str, Any]) -> list[Table]:
-    """The tables that the verb which made a result prints; where it prints lines, one table of them."""
-    tables: dict[str, Callable[[Mapping[str, Any]], Iterable[Table]]] = {
-        "evaluate": lambda summary: [evaluation_table(summary)],
-        "grade": lambda summary: [grade_table(summary)],
-        "license": lambda content: [license_table(convert(content, License))],
-        "bon": bon_tables,
-        "ppo": ppo_tables,
-        "audit": audit_tables,
-        "correlation": correlation_tables,
-    }
-    if kind in tables:
-        return list(tables[kind](content))
-    title = kind
-    if kind == "train":
-        lines = train_lines(content) if "fitted_on" in content else [str(content["model"])]
-    elif kind == "build":
-        lines = build_lines(content)
-    else:
-        from prb.study.agreement import verdict
-
-        title, lines = "human study", verdict(dict(content))
-    return [Table(title, ("result",), tuple((line,) for line in lines))]
-
-
-def inside(folder: Path, *names: str) -> Path:
-    """A place to write to in a run folder, which may be somebody else's: a link in it could lead anywhere."""
-    path = folder
-    for name in names:
-        path /= name
-        if path.is_symlink():
-            raise BadInput(f"{path} is a link to another folder; name the folder to write with --out")
-    return path
-
-
-def result_name(place: Path) -> str:
-    """The name of a result; that of its folder where all files of its kind have the same name."""
-    return place.parent.name if place.name in FILES.values() else place.stem if place.is_file() else place.name
-
-
-def prepared(inputs: Inputs, kind: str, prepare: Callable[[dict[str, Any]], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every result of a kind as its page needs it."""
-    results = []
-    for place in inputs.others.get(kind, ()):
-        with explain_damage(place):
-            results.append({"name": result_name(place), **public_texts(prepare(read_any(place)[1]))})
-    return results
-
-
-def public_texts(value: Any) -> Any:
-    """The same without places on this machine."""
-    if isinstance(value, str):
-        return without_folders(value)
-    if isinstance(value, Mapping):
-        return {key: public_texts(item) for key, item in value.items()}
-    return [public_texts(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _group(name: str, runs: Sequence[EvaluationRun], told: Sequence[ModelMetadata] | None, progress: Progress) -> Group:
-    entries = tuple(replace(entry, metadata=_metadata(entry, told)) for entry in _entries(runs))
+def _group(
+    name: str, runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | None, progress: Progress
+) -> Group:
+    entries = _entries(runs, given)
     columns: dict[tuple[str, str], Column] = {}
     first: Outcomes | None = None
     for run in runs:
         progress.begin(f"reading {run.folder}")
         outcomes = run.outcomes or read_outcomes(run.folder, details=True)
-        summarized = {(row.model, row.condition) for row in run.summary.results}
-        if set(outcomes.of) != summarized or set(outcomes.models) != set(run.settings.names):
-            raise BadInput(f"{run.folder}: settings, outcomes and summary have different models or conditions")
         first = first or outcomes
-        for (model, condition), column in outcomes.of.items():
-            if outcomes.pairs != first.pairs or len(column) != run.summary.dataset.rows:
-                raise BadInput(f"{run.folder}: {model!r} under {condition} does not have one outcome per pair")
-            entry = next(entry for entry in entries if entry.run is run and entry.model == model)
-            columns[entry.name, condition] = column
+        expected = {(row.model, row.condition): run.summary.dataset.rows for row in run.summary.results}
+        if {cell: len(column) for cell, column in outcomes.of.items()} != expected or outcomes.pairs != first.pairs:
+            raise BadInput(
+                f"{run.folder}: outcomes.jsonl does not have the rows, models and conditions of summary.json"
+            )
+        for entry in entries:
+            if entry.run is run:
+                own = {c: column for (model, c), column in outcomes.of.items() if model == entry.model}
+                columns |= {(entry.name, condition): column for condition, column in own.items()}
     assert first is not None
     dataset, missing = dataset_of(runs, first.pairs, progress)
     present = {condition for _, condition in columns}
@@ -363,25 +321,26 @@ def _group(name: str, runs: Sequence[EvaluationRun], told: Sequence[ModelMetadat
     )
 
 
-def _metadata(entry: Entry, told: Sequence[ModelMetadata] | None) -> ModelMetadata | None:
-    """From the file that was given, else from the files of the model's own run, else from its card."""
-    submitted = entry.run.metadata
-    if submitted is not None:
-        return metadata_of((*(told or ()), *submitted), entry.model, entry.spec)
-    rows = read_metadata(entry.run.folder) if told is None else told
-    return metadata_of(rows, entry.model, entry.spec) or trained_card(entry.model, entry.spec)
+def _entries(runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | None) -> tuple[Entry, ...]:
+    """A model that is in several runs has the run's name in brackets, and a number where that is not enough.
 
-
-def _entries(runs: Sequence[EvaluationRun]) -> tuple[Entry, ...]:
-    """A model that is in several runs has the run's name in brackets, and a number where that is not enough."""
+    Metadata is from the file that was given, else from the files of the model's own run, else from its card; a
+    submission has its own, and no path of it is read.
+    """
     models = [(*split_alias(model), run) for run in runs for model in run.settings.models]
-    names = [without_folders(name) for name, _, _ in models]
-    counts: dict[str, int] = {}
+    counts = Counter(without_folders(model) for model, _, _ in models)
+    taken: Counter[str] = Counter()
     entries = []
-    for name, (model, spec, run) in zip(names, models, strict=True):
-        entry = Entry(name if names.count(name) == 1 else f"{name} ({run.folder.name})", model, spec, run)
-        counts[entry.name] = n = counts.get(entry.name, 0) + 1
-        entries.append(entry if n == 1 else replace(entry, name=f"{entry.name} {n}"))
+    for model, spec, run in models:
+        name = without_folders(model)
+        name = name if counts[name] == 1 else f"{name} ({run.folder.name})"
+        taken[name] += 1
+        if run.metadata is not None:
+            about = metadata_of((*(given or ()), *run.metadata), model, spec)
+        else:
+            rows = read_metadata(run.folder) if given is None else given
+            about = metadata_of(rows, model, spec) or trained_card(model, spec)
+        entries.append(Entry(name if taken[name] == 1 else f"{name} {taken[name]}", model, spec, run, about))
     return tuple(entries)
 
 
@@ -404,31 +363,6 @@ def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Pr
 # --- runs under way ---
 # Models are compared on the same rows. So a report shows the models that are finished, or, while there is none, those
 # that have begun, on the rows that all of them have done. The others are in the table of progress.
-PROGRESS = ("run", "model", "rows done", "rows missing", "failed", "accuracy so far, %")
-
-
-@dataclass
-class Tally:
-    """Of one model: lines by condition, and credit under the condition that is shown."""
-
-    lines: dict[str, int]
-    failed: int = 0
-    credit: float = 0.0
-    credited: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows that have an outcome under every condition."""
-        return min(self.lines.values())
-
-    def add(self, line: Mapping[str, Any], condition: str) -> None:
-        self.lines[line["condition"]] += 1
-        self.failed += line["failure"] is not None
-        if line["condition"] == condition and line["credit"] is not None:
-            self.credit += line["credit"]
-            self.credited += 1
-
-
 def is_under_way(place: Path) -> bool:
     """Whether a folder is an evaluation that has not finished."""
     return (place / CONFIG).exists() and not (place / SUMMARY).exists() and "evaluate" in read_object(place / CONFIG)
@@ -438,86 +372,50 @@ def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
     """What a run has done so far, if it is enough to report, and its progress."""
     config = read_object(folder / CONFIG)
     settings = read_settings(config)
-    dataset = _dataset(folder, config, settings)
-    tallies = _tallies(folder, settings)
-    total = len(dataset)
-    done = {model: tally.rows for model, tally in tallies.items()}
-    shown = [model for model, rows in done.items() if rows == total] or [model for model, rows in done.items() if rows]
-    table = _table(folder, settings, tallies, total, shown)
-    if not shown:
-        return None, table
-    rows = min(done[model] for model in shown)
-    specs = tuple(spec for spec in settings.models if split_alias(spec)[0] in shown)
-    part = replace(settings, model=specs)
-    first = dataset.first(rows) if rows < total else dataset
-    outcomes = Outcomes(first.index.ids, [(m, c) for m in shown for c in settings.condition], details=True)
-    taken = dict.fromkeys(outcomes.of, 0)
-    for number, line in enumerate(_lines(folder), 1):
-        cell = line["model"], line["condition"]
-        if cell in taken and taken[cell] < rows:
-            taken[cell] += 1
-            outcomes.read(line, f"{folder / OUTCOMES}, line {number}")
-    summary, _ = summary_of(part, first, outcomes)
-    return EvaluationRun(folder, part, summary, outcomes=outcomes, dataset=first), table
-
-
-def _dataset(folder: Path, config: Mapping[str, Any], settings: EvaluateConfig) -> Dataset:
     try:
         dataset = load_rows(settings)
     except (PrbError, OSError) as error:
         raise BadInput(f"{folder} is not finished, and its dataset cannot be read: {error}") from None
     if dataset.fingerprint != config["dataset"]["fingerprint"]:
         raise BadInput(f"{folder} is not finished, and {settings.dataset} has changed since it began")
-    return dataset
+    condition, total = shown_condition(settings.condition), len(dataset)
+    lines: Counter[tuple[str, str]] = Counter()
+    failed: Counter[str] = Counter()
+    credits: dict[str, list[float]] = {model: [] for model in settings.names}
+    for line in _lines(folder):
+        lines[line["model"], line["condition"]] += 1
+        failed[line["model"]] += line["failure"] is not None
+        if line["condition"] == condition and line["credit"] is not None:
+            credits[line["model"]].append(line["credit"])
+    done = {model: min(lines[model, c] for c in settings.condition) for model in settings.names}
+    complete = [model for model, rows in done.items() if rows == total]
+    shown = complete or [model for model, rows in done.items() if rows]
+    rows = min((done[model] for model in shown), default=0)
+    what = "Nothing can be shown yet."
+    if complete:
+        what = f"The report shows the models that are finished: {', '.join(complete)}."
+    elif shown:
+        what = f"The report shows the first {rows:,} rows; numbers will change."
+    cells = []
+    for model, n in done.items():
+        accuracy = percent(sum(credits[model]) / len(credits[model]) if credits[model] else None)
+        counts = (f"{n:,} of {total:,}", f"{total - n:,}", f"{failed[model]:,}")
+        cells.append((folder.name, model, *counts, accuracy))
+    columns = ("run", "model", "rows done", "rows missing", "failed", "accuracy so far, %")
+    table = Table("Under way", columns, tuple(cells), (f"{what} Accuracy so far is under {condition}.",))
+    if not shown:
+        return None, table
+    part = replace(settings, model=tuple(spec for spec in settings.models if split_alias(spec)[0] in shown))
+    first = dataset.first(rows) if rows < total else dataset
+    outcomes = Outcomes(first.index.ids, [(m, c) for m in shown for c in settings.condition], details=True)
+    for number, line in enumerate(_lines(folder), 1):
+        column = outcomes.of.get((line["model"], line["condition"]))
+        if column is not None and len(column) < rows:
+            outcomes.read(line, f"{folder / OUTCOMES}, line {number}")
+    summary, _ = summary_of(part, first, outcomes)
+    return EvaluationRun(folder, part, summary, outcomes=outcomes, dataset=first), table
 
 
 def _lines(folder: Path) -> Iterator[dict[str, Any]]:
     path = next((path for path in (part_of(folder / OUTCOMES), folder / OUTCOMES) if path.exists()), None)
     return read_lines(path) if path else iter(())
-
-
-def _tallies(folder: Path, settings: EvaluateConfig) -> dict[str, Tally]:
-    tallies = {model: Tally(dict.fromkeys(settings.condition, 0)) for model in settings.names}
-    condition = shown_condition(settings.condition)
-    for number, line in enumerate(_lines(folder), 1):
-        try:
-            tallies[line["model"]].add(line, condition)
-        except (KeyError, TypeError):
-            raise BadInput(f"{folder / OUTCOMES}, line {number}: not an outcome of this run") from None
-    return tallies
-
-
-def _table(
-    folder: Path, settings: EvaluateConfig, tallies: Mapping[str, Tally], total: int, shown: Sequence[str]
-) -> Table:
-    rows = []
-    for model, tally in tallies.items():
-        accuracy = percent(tally.credit / tally.credited if tally.credited else None)
-        cells = (f"{tally.rows:,} of {total:,}", f"{total - tally.rows:,}", f"{tally.failed:,}", accuracy)
-        rows.append((folder.name, model, *cells))
-    complete = [model for model in shown if tallies[model].rows == total]
-    if complete:
-        what = f"The report shows the models that are finished: {', '.join(complete)}."
-    elif shown:
-        what = f"The report shows the first {min(tallies[m].rows for m in shown):,} rows; numbers will change."
-    else:
-        what = "Nothing can be shown yet."
-    note = f"{what} Accuracy so far is under {shown_condition(settings.condition)}."
-    return Table("Under way", PROGRESS, tuple(rows), (note,))
-
-
-def rebuild_while_growing(runs: Sequence[Path], build: Callable[[], Path], *, every: float) -> Path:
-    """Build, and build again whenever files of the runs have changed, until all of them are finished."""
-    while True:
-        seen, under_way = _sizes(runs), any(is_under_way(run) for run in runs)
-        index = build()
-        if not under_way:
-            return index
-        while _sizes(runs) == seen:
-            time.sleep(every)
-
-
-def _sizes(runs: Sequence[Path]) -> list[tuple[int, int] | None]:
-    files = [run / name for run in runs for name in (CONFIG, OUTCOMES, SUMMARY)]
-    stats = [file.stat() if file.exists() else None for file in files]
-    return [(stat.st_size, stat.st_mtime_ns) if stat else None for stat in stats]

@@ -1,55 +1,93 @@
-"""What a verb returns (`Run`), and what `prb grade`, `build`, `train`, `data`, `models` and `cache` print."""
+"""What verbs return: a folder, the content of its result file, and the tables and lines that the command prints.
+
+`prb evaluate` and `prb compare` have their own file, `evaluation_results.py`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shlex import quote
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
+from msgspec import convert
 
-from prb.errors import BadInput, MissingExtra
-from prb.grading.license import License
+from prb.downstream.bon import BonSummary
+from prb.downstream.correlate import Agreement, CorrelationSummary, ModelSet
+from prb.downstream.correlate import Comparison as BenchmarkContrast
+from prb.downstream.ppo import CURVES, PpoSummary, read_curves
+from prb.errors import MissingExtra
+from prb.evaluation.audit import AuditSummary, VoteShares
+from prb.failures import count_reasons
+from prb.grading.license import LICENSE, License
 from prb.registry import Spec
-from prb.reporting.format import MISSING, Table, dataset_name, dollars, html_table, interval, number, percent, plain
-from prb.runs import Finished
+from prb.reporting.format import (
+    MISSING,
+    Table,
+    bounds,
+    dollars,
+    html_table,
+    interval,
+    number,
+    p_equals,
+    p_value,
+    percent,
+    plain,
+    points,
+    stars,
+)
+from prb.runs import SUMMARY, Finished
+from prb.stats.paired import LEVEL
 from prb.summary import DatasetAbout
-from prb.types import Estimate, Pair
-from prb.weights import here
-from prb.work import Planned, count_reasons
+from prb.work import Planned
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 Result = Mapping[str, Any]
-DAMAGED = (KeyError, TypeError, IndexError, AttributeError, ValueError, msgspec.ValidationError)
-"""What reading a result of an unexpected shape raises."""
-
-
-@contextmanager
-def explain_damage(place: Path) -> Iterator[None]:
-    """A result of an unexpected shape is one line that names it."""
-    try:
-        yield
-    except DAMAGED as error:
-        said = f"{type(error).__name__} {error}" if isinstance(error, LookupError) else " ".join(str(error).split())
-        raise BadInput(f"{place} was edited or written by another version of prb: {said}") from None
-
-
-def dataset_label(result: Result) -> str:
-    return msgspec.convert(result["dataset"], DatasetAbout).label
+REPLY_TOKENS = 200
+"""What a dry run takes a reply of an LLM to have."""
+MEASURES = {
+    "spearman": "Spearman's ρ",
+    "kendall": "Kendall's τ-b",
+    "weighted_kendall": "weighted τ",
+    "pearson": "Pearson's r",
+    "ndcg": "NDCG",
+    "rbo": "RBO",
+    "regret": "top-1 regret",
+}
 
 
 class Run(Finished):
     """A finished job: the folder it wrote and the content of its result file."""
 
+    kind: ClassVar[str] = ""
+    """What makes it: the verb in `config.json`, or the name of what its file holds."""
+    file: ClassVar[str] = SUMMARY
+    """The result file in the folder."""
+    keys: ClassVar[frozenset[str]] = frozenset()
+    """By which a result file is recognized that is given without its folder."""
+
     def tables(self) -> Sequence[Table]:
-        """The tables that the command line prints."""
-        return ()
+        """What the command prints, the answer first."""
+        return []
+
+    def numbers(self) -> Sequence[Table]:
+        """What reports show: tables without an answer in words; of a verb that prints lines, those."""
+        lines = tuple((line,) for line in self.lines())
+        return self.tables() or ([Table(self.kind, ("result",), lines)] if lines else [])
+
+    def lines(self) -> list[str]:
+        """What the command prints below its tables."""
+        return []
+
+    def footer(self) -> str:
+        """Where the result is, and what to do next."""
+        return f"run: {self.folder}"
 
     def frame(self) -> DataFrame:
         """One row per result; nested values become dotted columns."""
@@ -65,13 +103,6 @@ class Run(Finished):
         return "\n".join(map(html_table, self.tables())) or f"<p>{escape(repr(self))}</p>"
 
 
-def estimate(entry: Mapping[str, Any] | None) -> Estimate:
-    """An entry of a summary as an object."""
-    if entry is None:
-        return Estimate(value=None, low=None, high=None, n=0)
-    return Estimate(**{field.name: entry[field.name] for field in fields(Estimate) if field.name in entry})
-
-
 def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
     try:
         from pandas import DataFrame, json_normalize
@@ -85,279 +116,552 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
 class DryRun(Run):
     """What a run would ask, with `dry_run`; nothing was asked, and nothing is in its folder yet."""
 
+    @classmethod
+    def of(
+        cls, folder: Path, planned: Mapping[str, Planned], specs: Mapping[str, str], pace: Mapping[str, float]
+    ) -> DryRun:
+        """`specs` by the name of a model, `pace` its seconds per call."""
+        rows = []
+        for name, calls in planned.items():
+            prices = dict(re.findall(r"\b(usd_in|usd_out)=([\d.]+)", specs.get(name, name)))
+            tokens, usd = calls.characters // 4, None
+            if prices:
+                read, written = float(prices.get("usd_in", 0)), float(prices.get("usd_out", 0))
+                usd = (tokens * read + calls.owed * REPLY_TOKENS * written) / 1e6
+            seconds = calls.owed * pace[name] if name in pace else None
+            row = {"model": name, "calls": len(calls.keys), "owed": calls.owed}
+            rows.append({**row, "tokens": tokens, "usd": usd, "seconds": seconds})
+        return cls(folder, {"dry_run": rows})
+
     def tables(self) -> Sequence[Table]:
-        rows = tuple(
-            (
-                row["model"],
-                f"{row['calls']:,}",
-                f"{row['calls'] - row['owed']:,}",
-                f"{row['owed']:,}",
-                f"{row['tokens']:,}",
-                MISSING if row["usd"] is None else dollars(row["usd"]),
-                MISSING if row["seconds"] is None else f"{row['seconds'] / 60:,.1f} min",
-            )
-            for row in self.summary["dry_run"]
-        )
+        rows = []
+        for row in self.summary["dry_run"]:
+            counts = [row["calls"], row["calls"] - row["owed"], row["owed"], row["tokens"]]
+            cost = MISSING if row["usd"] is None else dollars(row["usd"])
+            time = MISSING if row["seconds"] is None else f"{row['seconds'] / 60:,.1f} min"
+            rows.append((row["model"], *(f"{count:,}" for count in counts), cost, time))
         notes = (
             "Nothing was asked. Tokens to read are estimated as characters / 4, without a judge's instructions.",
             f"Cost: usd_in for what is read, usd_out for {REPLY_TOKENS} tokens per reply, where the spec has prices.",
             "Time: at the pace of the replies that are there, if any.",
         )
         columns = ("model", "calls", "known", "to ask", "tokens", "cost", "time")
-        return [Table("Dry run", columns, rows, notes)]
+        return [Table("Dry run", columns, tuple(rows), notes)]
 
-
-REPLY_TOKENS = 200
-"""What a dry run takes a reply of an LLM to have."""
-
-
-def estimated(planned: Mapping[str, Planned], specs: Mapping[str, str], pace: Mapping[str, float]) -> list[Result]:
-    """The rows of a dry run; `specs` by the name of a model, `pace` its seconds per call."""
-
-    def row(name: str, calls: Planned) -> Result:
-        prices = dict(re.findall(r"\b(usd_in|usd_out)=([\d.]+)", specs.get(name, name)))
-        tokens = calls.characters // 4
-        usd = None
-        if prices:
-            read, written = float(prices.get("usd_in", 0)), float(prices.get("usd_out", 0))
-            usd = (tokens * read + calls.owed * REPLY_TOKENS * written) / 1e6
-        seconds = calls.owed * pace[name] if name in pace else None
-        about = {"model": name, "calls": len(calls.keys), "owed": calls.owed}
-        return {**about, "tokens": tokens, "usd": usd, "seconds": seconds}
-
-    return [row(name, calls) for name, calls in planned.items()]
+    def footer(self) -> str:
+        return ""
 
 
 # --- grade ---
 class Grading(Run):
-    """The result of `prb grade`."""
+    """The result of `prb grade`: the mean score; of a validation, how often the grader prefers the chosen answer."""
+
+    kind = "grade"
 
     def tables(self) -> Sequence[Table]:
-        return [grade_table(self.summary)]
+        summary, grader = self.summary, self.summary["grader"]
+        dataset = convert(summary["dataset"], DatasetAbout).full_name
+        if summary.get("validation"):
+            rows, notes, failures = self._validation()
+            title, columns = f"{grader['spec']} on {dataset}", ("rows", "chosen > rejected", "n", "ties", "failed")
+        else:
+            score, failures = summary["score"], summary["failures"]
+            counts = (score["n"], summary["answers"]["distinct"], score["failed"])
+            rows = [(grader["spec"], interval(score), *map(str, counts))]
+            title, columns = dataset, ("grader", "score", "graded", "distinct", "failed")
+            notes = ["Mean score in % of the rubric (Σ grades / 2n) with a 95 % interval clustered by user."]
+            if licensed := summary.get("licensed"):
+                notes.append(f"As people would grade: {interval(licensed['score'])}. {licensed['sentence']}")
+        if failures:
+            notes.append("Failed: " + ", ".join(f"{count} {reason}" for reason, count in failures.items()) + ".")
+        if grader["validity"]:
+            notes.append(f"Graded by {grader['spec']}. {grader['validity']}")
+        elif "score" in summary:
+            how = f"To validate it: prb grade --validate --grader '{grader['spec']}'"
+            notes.append(f"Graded by {grader['spec']}. {how}")
+        if summary["tokens"]:
+            notes.append(f"{summary['tokens']:,} tokens, {dollars(summary['cost'])}.")
+        return [Table(title, columns, tuple(rows), tuple(notes))]
 
+    def _validation(self) -> tuple[list[tuple[str, ...]], list[str], Mapping[str, int]]:
+        """Rows, notes, and why answers failed."""
+        checked = self.summary["validation"]
+        tiers = {f"tier {name}": estimate for name, estimate in checked["by_tier"].items()}
+        parts = {"all": checked["accuracy"], **checked["by_category"], **tiers}
+        rows: list[tuple[str, ...]] = []
+        for name, e in parts.items():
+            rows.append((name, interval(e), str(e["n"]), str(e["ties"]), str(e["failed"])))
+        chosen, rejected = (percent(checked[side]["value"]) for side in ("score_chosen", "score_rejected"))
+        notes = [
+            "How often the chosen answer is graded above the rejected one, in % with a 95 % interval clustered by "
+            "user;",
+            f"a tie counts half (as a loss: {percent(checked['strict_accuracy']['value'])}), failures are left out.",
+            f"Mean score: chosen {chosen}, rejected {rejected}, gap {interval(checked['gap'], sign=True)}.",
+        ]
 
-def grade_table(summary: Result) -> Table:
-    """The mean score; of a validation, how often the grader prefers the chosen answer."""
-    if summary.get("validation"):
-        return _validation(summary)
-    score, answers = summary["score"], summary["answers"]
-    row = (summary["grader"]["spec"], interval(score), str(score["n"]), str(answers["distinct"]), str(score["failed"]))
-    note = "Mean score in % of the rubric (Σ grades / 2n) with a 95 % interval clustered by user."
-    licensed = summary.get("licensed")
-    by_people = [f"As people would grade: {interval(licensed['score'])}. {licensed['sentence']}"] if licensed else []
-    notes = (note, *by_people, *_failures(summary["failures"]), *_grader_trust(summary))
-    return Table(dataset_name(summary["dataset"]), ("grader", "score", "graded", "distinct", "failed"), (row,), notes)
+        def agreement(of: Result) -> str:
+            kappa = interval(of["kappa"], 2, scale=1)
+            return f"{of['answers']} answers: {interval(of['equal'])} % of aspect grades equal, quadratic kappa {kappa}"
 
-
-def _validation(summary: Result) -> Table:
-    checked = summary["validation"]
-    tiers = {f"tier {name}": estimate for name, estimate in checked["by_tier"].items()}
-    parts = {"all": checked["accuracy"], **checked["by_category"], **tiers}
-    rows = tuple((name, interval(e), str(e["n"]), str(e["ties"]), str(e["failed"])) for name, e in parts.items())
-    chosen, rejected = (percent(checked[side]["value"]) for side in ("score_chosen", "score_rejected"))
-    notes = [
-        "How often the chosen answer is graded above the rejected one, in % with a 95 % interval clustered by user;",
-        f"a tie counts half (as a loss: {percent(checked['strict_accuracy']['value'])}), failures are left out.",
-        f"Mean score: chosen {chosen}, rejected {rejected}, gap {interval(checked['gap'], sign=True)}.",
-    ]
-    human, retest = summary["human"], summary["retest"]
-    if human:
-        notes.append(
-            f"Against human grades, {human['answers']} answers: {_agreement(human)}, Spearman of scores "
-            f"{interval(human['spearman'], 2, scale=1)}; {human['failed']} failed."
-        )
-    if retest and retest["deterministic"]:
-        notes.append("Test-retest: this grader is deterministic.")
-    elif retest:
-        again = f"Graded again under another seed, {retest['answers']} answers"
-        notes.append(f"{again}: {_agreement(retest)}; {retest['failed']} failed.")
-    notes += [*_failures(checked["failures"]), *_grader_trust(summary)]
-    title = f"{summary['grader']['spec']} on {dataset_name(summary['dataset'])}"
-    return Table(title, ("rows", "chosen > rejected", "n", "ties", "failed"), rows, tuple(notes))
+        if human := self.summary["human"]:
+            spearman = f"Spearman of scores {interval(human['spearman'], 2, scale=1)}"
+            notes.append(f"Against human grades, {agreement(human)}, {spearman}; {human['failed']} failed.")
+        retest = self.summary["retest"]
+        if retest and retest["deterministic"]:
+            notes.append("Test-retest: this grader is deterministic.")
+        elif retest:
+            notes.append(f"Graded again under another seed, {agreement(retest)}; {retest['failed']} failed.")
+        return rows, notes, checked["failures"]
 
 
 class Licensed(Run):
     """The result of `prb grade --license JUDGE --human FILE`."""
 
-    @property
+    kind = "license"
+    file = LICENSE
+    keys = frozenset({"judge", "human", "epsilon", "questions"})
+
+    @cached_property
     def license(self) -> License:
-        return msgspec.convert(self.summary, License)
+        return convert(self.summary, License)
 
     def tables(self) -> Sequence[Table]:
-        return [license_table(self.license)]
-
-
-def license_table(license: License) -> Table:
-    """The verdict as title; per kind of judgment what it rests on."""
-    columns = ("question", "items", "people", "ω", "ρ", "judge = person", "person = person", "inflation")
-    rows, notes = [], []
-    for q in license.questions:
-        scale = 1 if q.scale == "numeric" else 100
-        test = (number(q.test.winning_rate, 2), number(q.test.advantage, 2))
-        agree = (interval(q.agreement), interval(q.agreement_of_people))
-        inflation = interval(q.inflation, 2 if scale == 1 else 1, scale=scale, sign=True)
-        rows.append((q.name, str(q.items), str(q.annotators), *test, *agree, inflation))
-        means = (interval(e, scale=scale) for e in (q.powered.human, q.powered.tuned))
-        note = "{}: mean by people alone {}, with the judge {}".format(q.name, *means)
-        needed = f"; ± 5 points need about {q.labels_needed} labeled items" if q.labels_needed else ""
-        notes.append(f"{note} (the judge alone: {number(q.powered.judge * scale, 1)}){needed}.")
-        if q.person_effect:
-            notes.append(f"{q.name}: person effect by people {interval(q.person_effect.tuned)}.")
-        for group, estimate_ in q.inflation_by_group.items():
-            notes.append(f"{q.name}: inflation for {group} {interval(estimate_, scale=scale, sign=True)}.")
-    notes.append(f"ω: share of people over whom the judge wins (ε = {license.epsilon:g}); 0.5 or more passes.")
-    return Table(license.sentence(), columns, tuple(rows), tuple(notes))
-
-
-def _agreement(result: Result) -> str:
-    kappa = interval(result["kappa"], 2, scale=1)
-    return f"{interval(result['equal'])} % of aspect grades equal, quadratic kappa {kappa}"
-
-
-def _failures(reasons: Mapping[str, int]) -> Iterator[str]:
-    if reasons:
-        yield "Failed: " + ", ".join(f"{count} {reason}" for reason, count in reasons.items()) + "."
-
-
-def _grader_trust(summary: Result) -> Iterator[str]:
-    grader = summary["grader"]
-    if grader["validity"]:
-        yield f"Graded by {grader['spec']}. {grader['validity']}"
-    elif "score" in summary:
-        yield f"Graded by {grader['spec']}. To validate it: prb grade --validate --grader '{grader['spec']}'"
-    if summary["tokens"]:
-        yield f"{summary['tokens']:,} tokens, {dollars(summary['cost'])}."
+        """The verdict as title; per kind of judgment what it rests on."""
+        columns = ("question", "items", "people", "ω", "ρ", "judge = person", "person = person", "inflation")
+        rows, notes = [], []
+        for q in self.license.questions:
+            scale = 1 if q.scale == "numeric" else 100
+            test = (number(q.test.winning_rate, 2), number(q.test.advantage, 2))
+            agree = (interval(q.agreement), interval(q.agreement_of_people))
+            inflation = interval(q.inflation, 2 if scale == 1 else 1, scale=scale, sign=True)
+            rows.append((q.name, str(q.items), str(q.annotators), *test, *agree, inflation))
+            people, judge = (interval(e, scale=scale) for e in (q.powered.human, q.powered.tuned))
+            needed = f"; ± 5 points need about {q.labels_needed} labeled items" if q.labels_needed else ""
+            alone = f"(the judge alone: {number(q.powered.judge * scale, 1)}){needed}"
+            notes.append(f"{q.name}: mean by people alone {people}, with the judge {judge} {alone}.")
+            if q.person_effect:
+                notes.append(f"{q.name}: person effect by people {interval(q.person_effect.tuned)}.")
+            for group, estimate in q.inflation_by_group.items():
+                notes.append(f"{q.name}: inflation for {group} {interval(estimate, scale=scale, sign=True)}.")
+        epsilon = f"{self.license.epsilon:g}"
+        notes.append(f"ω: share of people over whom the judge wins (ε = {epsilon}); 0.5 or more passes.")
+        return [Table(self.license.sentence(), columns, tuple(rows), tuple(notes))]
 
 
 # --- build ---
 class BuiltBenchmark(Run):
     """The result of `prb build`; with `dry_run` the summary is the estimate and nothing was written."""
 
+    kind = "build"
+    file = "card.json"
+
     @property
     def pairs(self) -> Path:
         return self.folder / "pairs.jsonl"
 
+    @property
+    def is_estimate(self) -> bool:
+        return "stages" in self.summary
+
     def tables(self) -> Sequence[Table]:
-        return [build_estimate(self.summary)] if "stages" in self.summary else ()
+        if not self.is_estimate:
+            return []
+        rows = []
+        for stage, cost in self.summary["stages"].items():
+            counts = [f"{cost[name]:,}" for name in ("calls", "tokens_in", "tokens_out")]
+            rows.append((stage, *counts, dollars(cost["usd"])))
+        rows.append(("total", "", "", "", dollars(self.summary["usd"])))
+        records = f"{self.summary['records']} records"
+        title = f"{records}, if every reply can be parsed and every pair passes in its first round"
+        note = "Pairs that fail a gate are rewritten and cost more."
+        return [Table(title, ("stage", "calls", "tokens in", "tokens out", "cost"), tuple(rows), (note,))]
 
+    def lines(self) -> list[str]:
+        if self.is_estimate:
+            return []
+        card, counts = self.summary, self.summary["counts"]
+        paid = f"{sum(cost['calls'] for cost in card['cost'].values()):,} calls, {dollars(card['usd'])}"
+        if stage := card["stopped_after"]:
+            return [f"stopped after stage {stage!r}: {paid}; run the same command without --until to resume"]
+        lines = [f"{counts['rows']} rows of {counts['people']} users ({counts['mirror_rows']} mirror rows)"]
+        if counts["rejected"]:
+            by_gate = ", ".join(f"{gate} {n}" for gate, n in counts["rejected_by_gate"].items())
+            lines.append(f"{counts['rejected']} rejected: {by_gate} (reasons in rejects.jsonl)")
+        for name, value in card["user_blind_accuracy"].items():
+            right = "not measured, too few pairs" if value is None else f"{percent(value)} % right without the user"
+            lines.append(f"{name}: {right}")
+        lines.append(paid)
+        if card["failures"]:
+            lines.append(f"failed requests: {count_reasons(card['failures'])}")
+        if counts["rejected_by_gate"].get("endpoint"):
+            lines.append("some calls failed at the endpoint; run the same command again to retry them")
+        return lines
 
-def build_estimate(estimate: Result) -> Table:
-    rows = [
-        (stage, f"{cost['calls']:,}", f"{cost['tokens_in']:,}", f"{cost['tokens_out']:,}", dollars(cost["usd"]))
-        for stage, cost in estimate["stages"].items()
-    ]
-    rows.append(("total", "", "", "", dollars(estimate["usd"])))
-    title = f"{estimate['records']} records, if every reply can be parsed and every pair passes in its first round"
-    note = "Pairs that fail a gate are rewritten and cost more."
-    return Table(title, ("stage", "calls", "tokens in", "tokens out", "cost"), tuple(rows), (note,))
-
-
-def build_lines(card: Result) -> list[str]:
-    counts = card["counts"]
-    paid = f"{sum(cost['calls'] for cost in card['cost'].values()):,} calls, {dollars(card['usd'])}"
-    if card["stopped_after"]:
-        return [
-            f"stopped after stage {card['stopped_after']!r}: {paid}; run the same command without --until to resume"
-        ]
-    lines = [f"{counts['rows']} rows of {counts['people']} users ({counts['mirror_rows']} mirror rows)"]
-    if counts["rejected"]:
-        by_gate = ", ".join(f"{gate} {n}" for gate, n in counts["rejected_by_gate"].items())
-        lines.append(f"{counts['rejected']} rejected: {by_gate} (reasons in rejects.jsonl)")
-    for name, value in card["user_blind_accuracy"].items():
-        right = "not measured, too few pairs" if value is None else f"{percent(value)} % right without the user"
-        lines.append(f"{name}: {right}")
-    lines.append(paid)
-    if card["failures"]:
-        lines.append(f"failed requests: {count_reasons(card['failures'])}")
-    if counts["rejected_by_gate"].get("endpoint"):
-        lines.append("some calls failed at the endpoint; run the same command again to retry them")
-    return lines
+    def footer(self) -> str:
+        if self.is_estimate:
+            return ""
+        usable = self.summary["counts"]["rows"] and not self.summary["stopped_after"]
+        return f"build: {self.folder}" + (f"   try: prb evaluate --dataset {self.pairs}" if usable else "")
 
 
 # --- train ---
+@dataclass(frozen=True, repr=False)
 class TrainedModel(Run):
     """A head or model that `prb train` made."""
+
+    kind = "train"
+    file = "card.json"
+
+    dataset: str = ""
+    """What it was trained on, as it was given."""
 
     @property
     def spec(self) -> str:
         """What to give to `prb evaluate --model`."""
         return str(self.summary.get("model") or Spec("personal", {"path": str(self.folder)}))
 
+    def lines(self) -> list[str]:
+        card = self.summary
+        if "fitted_on" not in card:  # a whole model
+            return [f"model: {card['model']}"]
+        fitted, checked = card["fitted_on"], card["validation"]
+        lines = [f"{card['method']}: fitted on {fitted['rows']} rows of {fitted['users']} users"]
+        if checked:
+            gain, control = (number(checked[kind]["value"], scale=100, sign=True) for kind in ("gain", "control"))
+            right = f"{interval(checked['by_condition']['profile'])} % right"
+            others = f"validation, {checked['users']} other users"
+            lines.append(f"{others}: {right}; gain {gain}, control {control} points")
+        if card["sweep"]:
+            best = interval(card["sweep"][0]["accuracy"])
+            lines.append(f"best in cross-validation: {best} % right on held-out users")
+        return lines + [f"{name}: {value}" for name, value in card["report"].items()]
 
-def train_lines(card: Result) -> list[str]:
-    fitted, checked = card["fitted_on"], card["validation"]
-    lines = [f"{card['method']}: fitted on {fitted['rows']} rows of {fitted['users']} users"]
-    if checked:
-        gain, control = (number(checked[kind]["value"], scale=100, sign=True) for kind in ("gain", "control"))
-        accuracy = interval(checked["by_condition"]["profile"])
-        lines.append(
-            f"validation, {checked['users']} other users: {accuracy} % right; gain {gain}, control {control} points"
-        )
-    if card["sweep"]:
-        lines.append(f"best in cross-validation: {interval(card['sweep'][0]['accuracy'])} % right on held-out users")
-    return lines + [f"{name}: {value}" for name, value in card["report"].items()]
+    def footer(self) -> str:
+        return f"evaluate: prb evaluate --dataset {quote(self.dataset)} --model random --model {quote(self.spec)}"
 
 
-# --- data, models, cache ---
-def stats_table(stats: Result, name: str) -> Table:
-    return Table(name, ("what", "value"), tuple((what.replace("_", " "), _figure(v)) for what, v in _flat(stats)))
+# --- audit ---
+class Audit(Run):
+    """The result of `prb audit`."""
+
+    kind = "audit"
+    file = "audit.json"
+    keys = frozenset({"floors", "giveaways", "verdict"})
+
+    @cached_property
+    def typed(self) -> AuditSummary:
+        return convert(self.summary, AuditSummary)
+
+    def tables(self) -> Sequence[Table]:
+        first, *others = self.numbers()
+        return [first._replace(title=self.typed.verdict, lead=(first.title,)), *others]
+
+    def numbers(self) -> Sequence[Table]:
+        result = self.typed
+        tables = [_vote_table(result.votes)] if result.votes else []
+        if not result.floors:
+            return tables
+        data, blind, giveaways = result.dataset, result.blind, result.giveaways
+        size = f"{data.rows} pairs, {data.clusters} clusters, {data.mirror_rows} mirror rows"
+        rows = tuple((name, interval(estimate), str(estimate.failed)) for name, estimate in result.estimates.items())
+        notes = ["Accuracy in % with a 95 % interval by cluster; a tie counts half, failures are left out."]
+        if blind:
+            notes.append(
+                f"Learner: linear Bradley-Terry on {blind.features}, out of fold; {blind.groups} groups kept whole "
+                f"(by {blind.grouped_by}, near-duplicate questions together)."
+            )
+        title = f"{convert(self.summary['dataset'], DatasetAbout).full_name}: {size}"
+        tables.append(Table(title, ("scorer", "accuracy", "failed"), rows, tuple(notes)))
+        tables.append(Table("What to look at", ("finding", "result"), tuple(_findings(result))))
+        if giveaways.words:
+            words = tuple((w.word, str(w.chosen), str(w.rejected), p_value(w.p)) for w in giveaways.words)
+            title = f"Giveaway words: {giveaways.more_than_chance} of {giveaways.looked_at} tested"
+            note = "Pairs in which only one answer has the word; sign test by cluster, Holm over all words tested."
+            tables.append(Table(title, ("word", "only chosen", "only rejected", "p"), words, (note,)))
+        return tables
+
+    def footer(self) -> str:
+        return f"written: {self.folder}"
 
 
-def _flat(stats: Result) -> Iterator[tuple[str, Any]]:
-    """Groups of groups become one line per group."""
-    for name, value in stats.items():
-        if isinstance(value, Mapping) and all(isinstance(v, Mapping) for v in value.values()):
-            yield from ((f"{name}: {key}", item) for key, item in value.items())
-        elif name == "review":
-            yield from _flat(value)
+def _vote_table(votes: Sequence[VoteShares]) -> Table:
+    """Parts of the variance of votes, by table."""
+    rows = []
+    for table in votes:
+        counts = (str(table.votes), str(table.users), str(table.items))
+        shares = [interval(share, digits=0) for share in table.parts.values()]
+        rows.append((table.name, *counts, *shares, percent(table.individual.detectable)))
+    notes = [
+        "Parts of the variance in % with a 95 % interval over users and items. Shared: what all think of an item; "
+        "leaning: how much a user agrees in general; group: what their group thinks of an item; "
+        "detectable: the smallest individual share that is shown in 80 % of repetitions."
+    ]
+    if any(not table.repeated for table in votes):
+        notes.append("Where nobody voted twice, individual is a lower bound: what a user's other votes predict.")
+    if several := {table.attribute or "" for table in votes if table.attributes > 1}:
+        notes.append(f"Group: the attribute that explains most ({', '.join(sorted(several))}), which flatters it.")
+    columns = ("votes of", "votes", "users", "items", *votes[0].parts, "detectable")
+    return Table("Whose votes they are", columns, tuple(rows), tuple(notes))
+
+
+def _findings(result: AuditSummary) -> Iterator[tuple[str, str]]:
+    length, repeats, splits = result.length, result.repeats, result.splits
+    assert length is not None  # an audit of pairs measures both
+    assert repeats is not None
+    longer = f"{interval(length.chosen_longer)} %; median ratio {number(length.median_ratio, 2)}"
+    yield "chosen is the longer answer", longer
+    yield "answers within 10 % of each other's length", f"{percent(length.within_a_tenth, 0)} %"
+    several = f"{repeats.under_several_questions} of {repeats.answers}"
+    one_sided = f"{repeats.of_these_always_on_one_side} always on one side"
+    yield "answers under several questions", f"{several}, {one_sided}; in {repeats.rows_with_such_an_answer} rows"
+    if repeats.rows_with_a_question_of_several_users is not None:
+        yield "rows whose question several users ask", str(repeats.rows_with_a_question_of_several_users)
+    yield "duplicate rows", str(repeats.rows_twice)
+    restraint = result.dataset.restraint_rows
+    sees = f"yes: a history must not decide {restraint} of {result.dataset.rows} rows"
+    yield "can see restraint (over-personalization)", sees if restraint else "no: a history may decide every row"
+    if topics := result.topics:
+        for donor, label in ((topics.matched, "a matched donor's"), (topics.any, "any donor's")):
+            closer = interval(donor.difference, scale=1, digits=3, sign=True)
+            yield f"cosine of question and own posts, minus {label}", closer
+    places = ", ".join(f"{place} {n}" for place, n in result.leaks.items() if place != "words")
+    yield f"rows that leak {result.leaks['words']} consecutive hidden words to the model", places
+    if splits:
+        repeated = f"{splits.questions_elsewhere_too} the same, {splits.questions_nearly_elsewhere} nearly"
+        yield "questions also in other splits", f"{repeated}, of {splits.questions}"
+        also = f"{splits.answers_elsewhere_too}, {splits.people_elsewhere_too}"
+        yield "answers and users also in other splits", also
+
+
+# --- bon ---
+class BestOfN(Run):
+    """The result of `prb bon`."""
+
+    kind = "bon"
+
+    @cached_property
+    def typed(self) -> BonSummary:
+        return convert(self.summary, BonSummary)
+
+    def tables(self) -> Sequence[Table]:
+        curves, *others = self.numbers()
+        return [curves._replace(title=self.sentence, lead=(curves.title,)), *others]
+
+    @property
+    def sentence(self) -> str:
+        """Does picking by a reward model gain over a random pick? By the interval of the share of the oracle's gain."""
+        bon = self.typed
+        ends = {result.model: result.headroom[-1] for result in bon.results}
+        gaining = [model for model, end in ends.items() if end.low is not None and end.low > 0]
+        losing = [model for model, end in ends.items() if end.high is not None and end.high < 0]
+        if not gaining:
+            first = f"Best of {bon.ks[-1]}: no reward model is shown to pick better answers than chance"
         else:
-            yield name, value
+            best = max(gaining, key=lambda model: ends[model].value or 0)
+            more = f"; so do {len(gaining) - 1} more" if len(gaining) > 1 else ""
+            share = f"{percent(ends[best].value)} % of what is possible"
+            first = f"Best of {bon.ks[-1]}: {best} picks better answers than chance, {share}{more}"
+        return f"{first}; {', '.join(losing)} worse." if losing else f"{first}."
+
+    def numbers(self) -> Sequence[Table]:
+        """The curves and the paired differences; under both, how far the grader can be trusted."""
+        bon = self.typed
+        queries, samples, last = bon.queries, bon.samples, f"best of {bon.ks[-1]}"
+        rows = []
+        for result in bon.results:
+            bend = result.bend
+            peak = MISSING if bend is None else f"{bend.peak}, then down" if bend.down else str(bend.peak)
+            ends = (interval(result.headroom[-1]), peak, str(result.curve[-1].failed))
+            rows.append((result.model, *map(interval, result.curve), *ends))
+        for name, curve, share in (("random", bon.random, "0"), ("oracle", bon.oracle, "100")):
+            rows.append((f"({name} pick)", *map(interval, curve), share, MISSING, MISSING))
+        notes = [
+            "Expected graded score of best-of-k in % of the rubric, exact over all N samples; 95 % intervals by "
+            "cluster.",
+            f"headroom: share of the oracle's gain over a random pick at k = {bon.ks[-1]}. peak: the k with the "
+            "highest score; “then down” where the fall from there to the end is significant (corrected sign-flip "
+            "p < .05).",
+            f"{samples.drawn} samples, {samples.failed} failed, {samples.truncated} stopped by --max-tokens; "
+            f"{number(samples.distinct_of_n)} of {bon.n} distinct. Failed queries are left out, never scored.",
+        ]
+        if people := bon.by_people:
+            scores = ", ".join(f"{model} {interval(score)}" for model, score in people.scores.items())
+            notes.append(f"As people would grade, {last}: {scores}. {people.sentence}")
+        if queries.failures:
+            notes.append(f"Failed in sampling or grading: {count_reasons(queries.failures)}.")
+        notes += [f"Failed, {r.model}: {count_reasons(r.failures)}." for r in bon.results if r.failures]
+        failed = {"sampling": queries.sampling_failed, "grading": queries.grading_failed}
+        left_out = "".join(f"; {count} left out: {stage} failed" for stage, count in failed.items() if count)
+        size = f"{queries.rows} queries, {queries.clusters} clusters, N = {bon.n}"
+        title = f"{bon.policy.spec} on {bon.dataset.full_name}, condition {bon.condition}: {size}{left_out}"
+        columns = ("model", *(f"best of {k}" for k in bon.ks), "headroom", "peak", "failed")
+        tables = [Table(title, columns, tuple(rows), (*notes, bon.grader.trust))]
+        if bon.contrasts:
+            contrasts = []
+            for row in bon.contrasts:
+                test = (points(row), bounds(row, sign=True), p_value(row.p), p_value(row.p_holm), str(row.n))
+                contrasts.append((f"{row.model_a} − {row.model_b}", *test))
+            note = "Points, paired by query; sign-flip p over clusters, and the 95 % interval that inverts it."
+            columns = ("models", "difference", "95 %", "p", "p (Holm)", "queries")
+            tables.append(Table(f"{last.capitalize()}, paired", columns, tuple(contrasts), (note, bon.grader.trust)))
+        return tables
 
 
-def _figure(value: Any) -> str:
-    if isinstance(value, Mapping):
-        if set(value) == {"min", "median", "max"}:
-            return f"{_figure(value['median'])} ({_figure(value['min'])} to {_figure(value['max'])})"
-        return ", ".join(f"{key} {_figure(item)}" for key, item in value.items())
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+# --- ppo ---
+@dataclass(frozen=True, repr=False)
+class Ppo(Run):
+    """The result of `prb ppo`."""
+
+    kind = "ppo"
+
+    message: str = ""
+    """What to show if verl trained, which writes no summary."""
+    main_process: bool = True
+    """False in all but one of the processes that accelerate started."""
+
+    @cached_property
+    def typed(self) -> PpoSummary:
+        return convert(self.summary, PpoSummary)
+
+    @cached_property
+    def curves(self) -> list[dict[str, float]]:
+        """One row per step."""
+        return read_curves(self.folder / CURVES, up_to=self.typed.train.steps)
+
+    def tables(self) -> Sequence[Table]:
+        """Held-out prompts before and after training; nothing if none were held out."""
+        if self.message or not self.typed.held_out.prompts:
+            return []
+        held = self.typed.held_out
+        rows = []
+        for name, change in (("reward", held.reward), ("grade", held.grade)):
+            if change:
+                by = change.difference
+                values = (number(change.before.value, 3), number(change.after.value, 3), number(by.value, 3, sign=True))
+                rows.append((name, *values, bounds(by, 3, scale=1, sign=True), p_value(by.p), str(by.dropped)))
+        steps = f"before and after {self.typed.train.steps} steps"
+        title = f"{held.prompts} held-out prompts, one answer each, {steps}"
+        return [Table(title, ("measure", "before", "after", "difference", "95 %", "p", "failed"), tuple(rows))]
+
+    def lines(self) -> list[str]:
+        if self.message:
+            return []
+        graded = [self.typed.grader.trust] if self.typed.grader else []
+        stopped = self.typed.train.stopped
+        return graded + ([f"Stopped early: {stopped}"] if stopped else [])
+
+    def footer(self) -> str:
+        paths = f"curves: {self.folder / CURVES}   policy: transformers/{self.folder / 'policy'}"
+        return self.message or f"run: {self.folder}   {paths}"
 
 
-def pair_text(pair: Pair) -> str:
-    """A row to read."""
-    about = [pair.category, pair.tier, pair.topic, pair.split, f"mirror of {pair.mirror}" if pair.mirror else None]
-    sections = {
-        "question": [pair.question],
-        "chosen": [pair.chosen],
-        "rejected": [pair.rejected],
-        f"{pair.user}: {len(pair.profile)} posts, oldest first": [f"{post.id}  {post.text}" for post in pair.profile],
-        "hidden from reward models": [
-            pair.narrative,
-            *(f"- {aspect.label}  “{aspect.evidence}”  {aspect.reason}" for aspect in pair.rubric),
-        ],
-    }
-    parts = ["\n".join([f"== {name} ==", *texts]) for name, texts in sections.items()]
-    return "\n\n".join(["  ·  ".join(filter(None, [pair.id, *about])), *parts])
+# --- correlate ---
+class Correlation(Run):
+    """The result of `prb correlate`."""
+
+    kind = "correlation"
+    file = "correlation.json"
+    keys = frozenset({"sets", "bench", "downstream"})
+
+    @cached_property
+    def typed(self) -> CorrelationSummary:
+        return convert(self.summary, CorrelationSummary)
+
+    def tables(self) -> Sequence[Table]:
+        return list(correlation_tables(self.typed))
+
+    def lines(self) -> list[str]:
+        return correlation_sentences(self.typed)
+
+    def footer(self) -> str:
+        return f"written: {self.folder}" if self.folder != Path() else ""
 
 
-def models_tables(models: Sequence[Result], weights: Sequence[Result], known: Sequence[Result]) -> Iterator[Table]:
-    yield names_table("Models: name?option=value&… (`prb models list NAME` shows the options)", models)
-    weight_rows = tuple((w["name"], f"{w['size_mb']} MB", w["licence"], here(w["name"]), w["what"]) for w in weights)
-    yield Table("Weights: prb models pull NAME", ("name", "size", "license", "here", "description"), weight_rows)
-    known_rows = tuple((c["name"] + "…", c["runs"], c["tested"] or MISSING) for c in known)
-    yield Table("Checkpoints: classifier?path=NAME", ("name", "runs in", "tested on a tiny"), known_rows)
+def correlation_tables(result: CorrelationSummary) -> Iterator[Table]:
+    left_out = f" ({len(result.left_out)} with missing scores left out)" if result.left_out else ""
+    notes = (
+        "p: permutation test (≈: sampled), two-sided for correlations, one-sided for NDCG, RBO and regret. Holm over "
+        "all columns of a measure; stars: p < .05, .01, .001 after it. Ties share ranks.",
+        "over models: 95 % of resamples of the models (10 or more). measured again: the same models, their scores "
+        "redrawn within their own uncertainty.",
+    )
+    for part in result.sets:
+        if part.problem:
+            continue
+        rows: list[tuple[str, ...]] = []
+        for cell in part.correlations:
+            ends = [f"[{number(e[0], 2)}, {number(e[1], 2)}]" if e else MISSING for e in (cell.interval, cell.noise)]
+            value = number(cell.value, 3) + stars(cell.p_holm)
+            p = p_value(cell.p) if cell.exact else f"≈ {p_value(cell.p)}"
+            rows.append((cell.bench, cell.downstream, MEASURES[cell.measure], value, *ends, p, p_value(cell.p_holm)))
+        columns = ("benchmark", "downstream", "measure", "value", "over models", "measured again", "p", "p (Holm)")
+        yield Table(f"{part.set.capitalize()}: {part.n}{left_out}", columns, tuple(rows), notes)
+        if part.comparisons:
+            rows = []
+            for row in part.comparisons:
+                value = number(row.difference, 3, sign=True) + stars(row.p_holm)
+                names = (f"{row.first} − {row.second}", row.downstream, MEASURES[row.measure])
+                rows.append((*names, value, row.test, p_value(row.p), p_value(row.p_holm)))
+            columns = ("benchmarks", "downstream", "measure", "difference", "test", "p", "p (Holm)")
+            note = "Swap test: each model's two ranks change places. Pearson: Williams' test, with 20 or more models."
+            yield Table("Two benchmarks against the same downstream", columns, tuple(rows), (note,))
 
 
-def names_table(title: str, known: Sequence[Result]) -> Table:
-    return Table(title, ("name", "description"), tuple((one["name"], one["what"]) for one in known))
+def correlation_sentences(result: CorrelationSummary) -> list[str]:
+    """What the numbers allow to be said, set by set, and how far the grades behind them can be trusted."""
+    sentences = []
+    for part in result.sets:
+        prefix = f"{part.set.capitalize()}: " if len(result.sets) > 1 else ""
+        sentences += [prefix + sentence for sentence in set_sentences(part)]
+    return sentences + [f"{column.name}: {column.note}" for column in result.downstream if column.note]
 
 
-def options_table(about: Result, title: str = "") -> Table:
-    """The options of a model, dataset or LLM with their defaults."""
-    options = [option.partition("=") for option in about["options"] if option != "model" or not title]
-    rows = tuple((key, value or "empty" if equals else "required") for key, equals, value in options)
-    return Table(title or f"{about['name']}?option=value&…", ("option", "default"), rows, (about["about"],))
+def set_sentences(part: ModelSet) -> Iterator[str]:
+    """Of one set of models, by the first measure."""
+    if part.problem:
+        yield f"{part.problem}."
+        return
+    measure, power = part.correlations[0].measure, part.power
+    cells = [cell for cell in part.correlations if cell.measure == measure]
+    yield from (_claim(cell, part.n, len(cells)) for cell in cells)
+    yield from (_benchmark_contrast(row, part.n) for row in part.comparisons if row.measure == measure)
+    assert power is not None
+    needed = "more than 512" if power.needed is None else str(power.needed)
+    yield (
+        f"A true ρ of {power.rho:g} would be detected in {percent(power.power, 0)} % of studies with "
+        f"{part.n} models; {needed} models would be needed for {percent(power.wanted, 0)} %."
+    )
 
 
-def cache_table(path: Path, size: int, entries: Mapping[str, int]) -> Table:
-    title = f"{path}: {sum(entries.values()):,} entries, {number(size, scale=1e-6)} MB"
-    return Table(title, ("model", "entries"), tuple((model, f"{n:,}") for model, n in entries.items()))
+def _claim(cell: Agreement, n: int, columns: int) -> str:
+    corrected = f" corrected for {columns} tests" if columns > 1 else ""
+    evidence = f"{MEASURES[cell.measure]} {number(cell.value, 2)}, {p_equals(cell.p_holm)}{corrected}"
+    names = f"With {n} models, {cell.bench}"
+    if cell.p_holm >= LEVEL:
+        return f"{names} does not predict {cell.downstream} significantly better than chance ({evidence})."
+    if cell.measure != "regret" and (cell.value or 0) < 0:
+        return f"{names} predicts {cell.downstream} worse than chance: it reverses their order ({evidence})."
+    return f"{names} predicts {cell.downstream} better than chance ({evidence})."
+
+
+def _benchmark_contrast(row: BenchmarkContrast, n: int) -> str:
+    evidence = f"{MEASURES[row.measure]} differs by {number(abs(row.difference), 2)}, {p_equals(row.p_holm)}"
+    first_better = (row.difference > 0) != (row.measure == "regret")  # a lower regret is better
+    better, worse = (row.first, row.second) if first_better else (row.second, row.first)
+    how = "significantly better" if row.p_holm >= LEVEL else "better"
+    verb = "does not predict" if row.p_holm >= LEVEL else "predicts"
+    return f"With {n} models, {better} {verb} {row.downstream} {how} than {worse} ({evidence})."
+
+
+# --- study ---
+class Study(Run):
+    """The result of `prb study agree`."""
+
+    kind = "agreement"
+    file = "agreement.json"
+    keys = frozenset({"agreement", "preference", "planning"})
+
+    def lines(self) -> list[str]:
+        from prb.study.agreement import verdict
+
+        return verdict(self.summary)

@@ -1,18 +1,18 @@
 """`prb report`: finished runs as a static site that opens from disk. No server, no network, nothing to install.
 
-A page is a template, its script under `site/assets/` and its data: files `data/NAME.js`, each one call
-`prb.data("NAME", …)`, because a page on disk may load scripts but not fetch. A page without data is left out.
+A page is its script under `site/assets/` and its data: files `data/NAME.js`, each one call `prb.data("NAME", …)`,
+because a page on disk may load scripts but not fetch. A page without data is left out.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import orjson
 from filelock import FileLock
@@ -24,30 +24,28 @@ from prb.config import Name, OutputConfig, Place, PositionalWords, Rare, config
 from prb.downstream.correlate import short_name
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
-from prb.reporting.downstream import best_of_n, ppo_figure, scatter
-from prb.reporting.evaluation_results import evaluation_table, numbers_table
-from prb.reporting.figures import Draw, audit, load_matplotlib, of_summary
-from prb.reporting.format import Table, as_csv, markdown, without_folders
-from prb.reporting.gather import (
-    DataFile,
-    Inputs,
-    gather,
-    inside,
-    is_under_way,
-    read_any,
-    read_partial,
-    rebuild_while_growing,
-    result_name,
-    tables_of,
+from prb.reporting.evaluation_results import Evaluation, evaluation_table, numbers_table
+from prb.reporting.figures import FIGURES, Draw, load_matplotlib, of_summary
+from prb.reporting.format import as_csv, markdown, without_folders
+from prb.reporting.gather import DataFile, Inputs, gather, inside, is_under_way, read_any, read_partial
+from prb.reporting.leaderboard import board_data, cost_data, describe, stability_data
+from prb.reporting.pages import (
+    audit_data,
+    downstream_data,
+    histories_data,
+    model_data,
+    other_data,
+    pairs_data,
+    study_data,
+    users_data,
 )
-from prb.reporting.pages.leaderboard import board_data, cost_data, describe, stability_data
-from prb.reporting.pages.models import histories_data, model_data, users_data
-from prb.reporting.pages.pairs import pairs_data
-from prb.reporting.pages.verbs import audit_data, downstream_data, other_data, study_data
-from prb.runs import draft
+from prb.reporting.results import Run
+from prb.runs import CONFIG, OUTCOMES, SUMMARY, draft
 from prb.summary import CONDITIONS, Summary
 
 Host = Literal["pages", "space"]
+POLL = 2.0
+"""Polling interval of `--watch`, in seconds."""
 SHIPPED = files("prb.reporting") / "site"
 MARKER = Path("data", "site.js")
 """Every report holds this file, and it begins with `prb.data("site",`: so a report is recognized."""
@@ -65,10 +63,6 @@ HOW: dict[Host, str] = {
     "pages": "GitHub Pages serves this folder as it is; there is nothing to build (`.nojekyll` says so).\n",
     "space": "A static Space serves this folder as it is: there is nothing to build and no server to run.\n",
 }
-
-
-POLL = 2.0
-"""Seconds between looks at runs that are watched."""
 
 
 @config
@@ -99,39 +93,33 @@ class ReportConfig(OutputConfig):
     """`site` writes files; the others print to stdout: the tables of the commands, or (only evaluate runs) numbers."""
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     name: str
-    """Of the file, the template and the script."""
+    """Of the file and the script."""
     group: Literal["Results", "Inspect", "Evidence"]
-    """Of tabs in the top bar."""
+    """Of tabs in the top bar; evidence is what other verbs found."""
     short: str
     """In the top bar."""
     title: str
-    build: Callable[[Inputs], Iterable[DataFile] | None]
-    """The data files of the page, built one after the other; `None` if there is nothing to show."""
-    helpers: tuple[str, ...] = ()
+    build: Callable[[Inputs], Iterable[DataFile]]
+    """The data files of the page, built one after the other."""
+    helpers: tuple[str, ...] = ("results",)
     """Further scripts under `assets/`, loaded before the page's own."""
 
 
-def _with_pairs(build: Callable[[Inputs], Iterable[DataFile]]) -> Callable[[Inputs], Iterable[DataFile] | None]:
-    """A page that needs an evaluation on pairs."""
-    return lambda inputs: build(inputs) if inputs.groups else None
-
-
 PAGES = (
-    Page("index", "Results", "Leaderboard", "Leaderboard", board_data, ("results",)),
-    Page("compare", "Results", "Compare", "Two models", _with_pairs(lambda _: ())),
-    Page("cost", "Results", "Cost", "Cost and quality", _with_pairs(cost_data), ("results",)),
-    Page("stability", "Results", "Stability", "Stability of the ranking", _with_pairs(stability_data), ("results",)),
-    Page("model", "Inspect", "Models", "One model", _with_pairs(model_data), ("results",)),
-    Page("users", "Inspect", "Users", "Users", _with_pairs(users_data), ("results",)),
-    Page("pairs", "Inspect", "Pairs", "Pair explorer", _with_pairs(pairs_data), ("texts", "explore")),
-    Page("histories", "Inspect", "Histories", "Histories", _with_pairs(histories_data), ("explore",)),
-    Page("downstream", "Evidence", "Downstream", "Downstream", downstream_data, ("results",)),
-    Page("study", "Evidence", "Study", "Human study", study_data, ("results",)),
-    Page("audit", "Evidence", "Audit", "Audit", audit_data, ("results",)),
-    Page("other", "Evidence", "Other", "Other results", other_data, ("results",)),
+    Page("index", "Results", "Leaderboard", "Leaderboard", board_data),
+    Page("compare", "Results", "Compare", "Two models", lambda _: (), ()),
+    Page("cost", "Results", "Cost", "Cost and quality", cost_data),
+    Page("stability", "Results", "Stability", "Stability of the ranking", stability_data),
+    Page("model", "Inspect", "Models", "One model", model_data),
+    Page("users", "Inspect", "Users", "Users", users_data),
+    Page("pairs", "Inspect", "Pairs", "Pair explorer", pairs_data, ("texts", "explore")),
+    Page("histories", "Inspect", "Histories", "Histories", histories_data, ("explore",)),
+    Page("downstream", "Evidence", "Downstream", "Downstream", downstream_data),
+    Page("study", "Evidence", "Study", "Human study", study_data),
+    Page("audit", "Evidence", "Audit", "Audit", audit_data),
+    Page("other", "Evidence", "Other", "Other results", other_data),
 )
 ENTRIES = {"assets", "data", "figures", "table.md", "table.csv", README, NO_JEKYLL}
 ENTRIES |= {f"{page.name}.html" for page in PAGES}
@@ -139,64 +127,85 @@ ENTRIES |= {f"{page.name}.html" for page in PAGES}
 
 
 def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
-    """Write the site; the path of its `index.html`. With `watch`, when all runs are finished."""
+    """Write the site; the path of its `index.html`. With `watch`, again and again until all runs are finished."""
     if not settings.runs:
         raise BadInput("name at least one run folder")
     first = settings.runs[0]
     out = settings.out or inside(first if first.is_dir() else first.parent, "report")
-
-    def build() -> Path:
+    while True:
+        sizes = _sizes(settings.runs)
         under_way = [run for run in settings.runs if is_under_way(run)]
+        check_target(out)
+        if settings.figures:
+            load_matplotlib()
         parts = [read_partial(run) for run in under_way]
         for _, table in parts:
             progress.note(f"under way: {'; '.join(f'{model} {done}' for _, model, done, *_ in table.rows)} rows")
-        inputs = partial(
-            gather,
+        inputs = gather(
             [run for run in settings.runs if run not in under_way],
             runs=[run for run, _ in parts if run is not None],
             notices=[table for _, table in parts],
             texts=settings.texts,
             published=settings.published,
             models=settings.models,
+            progress=progress,
         )
-        return write_inputs(inputs, out, figures=settings.figures, publish=settings.publish, progress=progress)
+        index = write_site(inputs, out, figures=settings.figures, publish=settings.publish, progress=progress)
+        if not settings.watch or not under_way:
+            return index
+        while _sizes(settings.runs) == sizes:
+            time.sleep(POLL)
 
-    return rebuild_while_growing(settings.runs, build, every=POLL) if settings.watch else build()
+
+def _sizes(runs: Sequence[Path]) -> list[tuple[int, int] | None]:
+    files = [run / name for run in runs for name in (CONFIG, OUTCOMES, SUMMARY)]
+    stats = [file.stat() if file.exists() else None for file in files]
+    return [(stat.st_size, stat.st_mtime_ns) if stat else None for stat in stats]
 
 
 def report_tables(settings: ReportConfig) -> str:
     """Tables in Markdown, or the numbers of evaluation runs as one CSV table."""
-    results = list(zip(settings.runs, _results(settings), strict=True))
-    tables: list[Table] = []
-    for place, (kind, content) in results:
-        if settings.format == "markdown":
-            tables += tables_of(kind, content)
-        elif kind != "evaluate":
-            raise BadInput(f"{place} is not a run of `prb evaluate`; only those can be written as CSV")
+    runs = _read_runs(settings)
     if settings.format == "markdown":
-        return "\n".join(map(markdown, tables))
-    return as_csv(numbers_table({str(place): content for place, (_, content) in results}))
+        return "\n".join(markdown(table) for run in runs for table in run.numbers())
+    summaries = {}
+    for place, run in zip(settings.runs, runs, strict=True):
+        if not isinstance(run, Evaluation):
+            raise BadInput(f"{place} is not a run of `prb evaluate`; only those can be written as CSV")
+        summaries[str(place)] = run.typed
+    return as_csv(numbers_table(summaries))
 
 
 def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
-    return [content for _, content in _results(settings)]
+    return [run.summary for run in _read_runs(settings)]
 
 
-def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
-    """Kind and content of every result."""
+def _read_runs(settings: ReportConfig) -> list[Run]:
     if not settings.runs:
         raise BadInput("name at least one run folder")
     for name in ("published", "models", "publish", "watch"):
         if getattr(settings, name):
             raise BadInput(f"--{name} is for the site; tables and summaries hold results of runs only")
-    results = []
-    for place in settings.runs:
-        results.append(read_any(place))
-    return results
+    return [read_any(place) for place in settings.runs]
 
 
-def write_inputs(
-    read: Callable[..., Inputs],
+def check_target(out: Path) -> None:
+    """A site is written to a new or empty folder, or replaces a report that holds nothing else."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise BadInput(f"{out} is a file; choose another --out")
+    names = {path.name for path in out.iterdir()}
+    marker = out / MARKER
+    if names and not (marker.is_file() and marker.read_bytes().startswith(b'prb.data("site",')):
+        raise BadInput(f"{out} is not empty and not a report; choose another --out")
+    if others := sorted(names - ENTRIES):
+        shown = ", ".join(others[:3])
+        raise BadInput(f"{out} also holds {shown}, which a new report would delete; choose another --out")
+
+
+def write_site(
+    inputs: Inputs,
     out: Path,
     *,
     figures: bool = False,
@@ -204,14 +213,7 @@ def write_inputs(
     name: str | None = None,
     progress: Progress = SILENT,
 ) -> Path:
-    """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`.
-
-    `read` is called with `progress` once it is known that `out` can be written.
-    """
-    check_target(out)
-    if figures:
-        load_matplotlib()
-    inputs = read(progress=progress)
+    """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`."""
     target = out.resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -236,23 +238,9 @@ def write_inputs(
     return out / "index.html"
 
 
-def check_target(out: Path) -> None:
-    """A site is written to a new or empty folder, or replaces a report that holds nothing else."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise BadInput(f"{out} is a file; choose another --out")
-    names = {path.name for path in out.iterdir()}
-    marker = out / MARKER
-    if names and not (marker.is_file() and marker.read_bytes().startswith(b'prb.data("site",')):
-        raise BadInput(f"{out} is not empty and not a report; choose another --out")
-    if others := sorted(names - ENTRIES):
-        raise BadInput(
-            f"{out} also holds {', '.join(others[:3])}, which a new report would delete; choose another --out"
-        )
-
-
 def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     (folder / "data").mkdir(parents=True)
     with as_file(SHIPPED / "assets") as assets:
         shutil.copytree(assets, folder / "assets")
@@ -265,20 +253,38 @@ def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
     shown = []
     with threadpool_limits(1):  # matrices are small: threads would only wait for each other
         for page in PAGES:
-            data_files = page.build(inputs)
-            if data_files is not None:
-                progress.begin(f"page {page.name}")
+            is_evidence = page.group == "Evidence"
+            if page.name != "index" and not (inputs.others if is_evidence else inputs.groups):
+                continue
+            progress.begin(f"page {page.name}")
+            empty = True
+            for name, value in page.build(inputs):
+                _write_data(folder, name, value)
+                empty = False
+            if not (is_evidence and empty):
                 shown.append(page)
-                for name, value in data_files:
-                    _write_data(folder, name, value)
     datasets = [describe(group) for group in inputs.groups]
     _write_data(folder, "site", {"title": title(inputs), "version": __version__, "datasets": datasets})
+    loader = PackageLoader("prb.reporting", "site/templates")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     for page in shown:
-        (folder / f"{page.name}.html").write_text(render(page, shown, inputs), "utf-8")
+        template = environment.get_template("index.html" if page.name == "index" else "page.html")
+        text = template.render(
+            page=page,
+            groups={group: [p for p in shown if p.group == group] for group in dict.fromkeys(p.group for p in shown)},
+            title=title(inputs),
+            version=__version__,
+            scripts=[f"assets/{name}.js" for name in (*page.helpers, page.name)],
+            notices=inputs.notices,
+            appendix=inputs.appendix,
+            ratings=[evaluation_table(public(run.summary)) for run in inputs.ratings],
+        )
+        (folder / f"{page.name}.html").write_text(text, "utf-8")
     summaries = {run.folder.name: public(run.summary) for run in inputs.evaluations}
     (folder / "table.md").write_text("\n".join(markdown(evaluation_table(s)) for s in summaries.values()), "utf-8")
-    numbers = numbers_table(summaries)
-    (folder / "table.csv").write_text(as_csv(numbers), "utf-8")
+    (folder / "table.csv").write_text(as_csv(numbers_table(summaries)), "utf-8")
 
 
 def _write_data(folder: Path, name: str, value: Any) -> None:
@@ -293,30 +299,6 @@ def script_json(value: Any) -> bytes:
     for raw, safe in ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029")):
         text = text.replace(raw, safe)
     return text.replace(b'"__proto__":', b'["__proto__"]:')  # inside a string its quotes would be escaped
-
-
-def render(page: Page, pages: Sequence[Page], inputs: Inputs) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("prb.reporting", "site/templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(f"{page.name}.html").render(
-        page=page,
-        groups={
-            name: [other for other in pages if other.group == name] for name in dict.fromkeys(p.group for p in pages)
-        },
-        title=title(inputs),
-        version=__version__,
-        scripts=[f"assets/{name}.js" for name in (*page.helpers, page.name)],
-        notices=inputs.notices,
-        appendix=inputs.appendix,
-        ratings=[evaluation_table(public(run.summary)) for run in inputs.ratings],
-    )
 
 
 def public(summary: Summary) -> Summary:
@@ -355,36 +337,26 @@ def _write_host_files(folder: Path, host: Host, title: str) -> None:
     (folder / NO_JEKYLL).write_bytes(b"")
 
 
-# --- figures for papers ---
 def write_figures(inputs: Inputs, folder: Path) -> list[Path]:
-    """All figures of the inputs as .svg and .pdf; the paths written."""
+    """All figures of the inputs as .svg and .pdf, named `ppo`, with several of a kind `ppo-brevity`, and with a number
+    where that is not enough; the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
     figures: list[tuple[str, str, Draw]] = []  # kind, of what, how to draw it
     for group in inputs.groups:
         source = Path(group.about.name).stem
         figures += [(kind, source, draw) for kind, draw in of_summary(group.summary)]
-    kinds = {"bon": ("best-of-n", best_of_n), "ppo": ("ppo", ppo_figure), "correlation": ("correlation", scatter)}
-    for kind, (name, draw) in {**kinds, "audit": ("audit", audit)}.items():
-        for place in inputs.others.get(kind, ()):
-            figures.append((name, result_name(place), partial(draw, read_any(place)[1])))
-    written = []
-    for name, draw in _file_names(figures):
-        paths = [folder / f"{name}{suffix}" for suffix in (".svg", ".pdf")]
-        draw(*paths)
-        written += paths
-    return written
-
-
-def _file_names(figures: Sequence[tuple[str, str, Draw]]) -> Iterator[tuple[str, Draw]]:
-    """`ppo`; with several of a kind `ppo-brevity`, and a number where that is not enough."""
+    for kind, (_, name, draw) in FIGURES.items():
+        figures += [(name, run.folder.name, partial(draw, run)) for run in inputs.others.get(kind, ())]
     kinds = [kind for kind, *_ in figures]
-    taken: set[str] = set()
+    written: list[Path] = []
     for kind, source, draw in figures:
         plain = "".join(c if c.isalnum() else "-" for c in source)
         name = kind if kinds.count(kind) == 1 else plain if plain.startswith(kind) else f"{kind}-{plain}"
         numbered, n = name, 1
-        while numbered in taken:
+        while folder / f"{numbered}.svg" in written:
             n += 1
             numbered = f"{name}-{n}"
-        taken.add(numbered)
-        yield numbered, draw
+        paths = [folder / f"{numbered}{suffix}" for suffix in (".svg", ".pdf")]
+        draw(*paths)
+        written += paths
+    return written

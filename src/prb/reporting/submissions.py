@@ -38,10 +38,10 @@ from prb.evaluation.run import load_rows
 from prb.evaluation.summary import check_failures, summary_of
 from prb.progress import SILENT, Progress
 from prb.registry import names_code
-from prb.reporting.format import Table
+from prb.reporting.format import Table, shortened
 from prb.reporting.gather import EvaluationRun, gather
 from prb.reporting.published import METADATA, ModelMetadata, parse_rows
-from prb.reporting.site import Host, check_target, write_inputs
+from prb.reporting.site import Host, check_target, write_site
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS
 from prb.stats.credit import credit_of_scores, credit_of_verdicts
 from prb.types import NO_EVIDENCE, visible
@@ -126,17 +126,16 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
     appendix = [Table("Refused submissions", ("submission", "reason"), tuple(refused.items()))] if refused else []
     index = None
     if accepted:
-        models = place / METADATA if (place / METADATA).is_file() else None
-        read = partial(
-            gather,
+        inputs = gather(
             (),
             runs=accepted,
             appendix=appendix,
             texts=settings.texts,
             published=settings.published,
-            models=models,
+            models=place / METADATA if (place / METADATA).is_file() else None,
+            progress=progress,
         )
-        index = write_inputs(read, settings.out, publish=settings.publish, name=settings.title, progress=progress)
+        index = write_site(inputs, settings.out, publish=settings.publish, name=settings.title, progress=progress)
     result = Leaderboard(index, tuple(run.folder.name for run in accepted), refused)
     if refused and (not accepted or settings.strict):
         failed = NotAccepted(f"{len(refused)} of {len(folders)} submissions were refused")
@@ -170,7 +169,11 @@ def check_submission(folder: Path, required: EvaluateConfig, dataset: Dataset, m
     run = EvaluateConfig(**EvaluateConfig.restore(config))
     for about in (config.get("dataset"), stored.get("dataset")):
         _check_data(about if isinstance(about, dict) else {}, dataset)
-    _check_settings(run, required)
+    wanted = {name: (getattr(run, name), getattr(required, name)) for name in REQUIRED}
+    if differing := [f"{name} is {theirs}, not {ours}" for name, (theirs, ours) in wanted.items() if theirs != ours]:
+        raise BadInput(f"it was run with other settings: {'; '.join(differing)}")
+    if missing := [condition for condition in required.condition if condition not in run.condition]:
+        raise BadInput(f"it lacks the condition {', '.join(missing)}")
     outcomes = _read_outcomes(folder / OUTCOMES, run, dataset)
     summary, users = summary_of(run, dataset, outcomes)
     same_version = stored.get("prb") == summary.prb
@@ -178,7 +181,11 @@ def check_submission(folder: Path, required: EvaluateConfig, dataset: Dataset, m
         if path := next(_differences(theirs, orjson.loads(orjson.dumps(ours.as_json())), same_version), None):
             raise BadInput(f"{name} does not follow from the outcomes: {path}")
     check_failures(summary, max_failed)
-    return EvaluationRun(folder, run, summary, outcomes=outcomes, dataset=dataset, metadata=_read_metadata(folder))
+    metadata: tuple[ModelMetadata, ...] = ()
+    if os.path.lexists(folder / METADATA):
+        with _opened(folder / METADATA) as file:
+            metadata = parse_rows(file.read(LIMITS[METADATA]), METADATA, ModelMetadata)
+    return EvaluationRun(folder, run, summary, outcomes=outcomes, dataset=dataset, metadata=metadata)
 
 
 @contextmanager
@@ -213,14 +220,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_metadata(folder: Path) -> tuple[ModelMetadata, ...]:
-    """What a submission says of its own models."""
-    if not os.path.lexists(folder / METADATA):
-        return ()
-    with _opened(folder / METADATA) as file:
-        return parse_rows(file.read(LIMITS[METADATA]), METADATA, ModelMetadata)
-
-
 def _check_data(about: Mapping[str, Any], dataset: Dataset) -> None:
     if about.get("fingerprint") != dataset.fingerprint:
         theirs, ours = str(about.get("fingerprint"))[:12], dataset.fingerprint[:12]
@@ -229,18 +228,6 @@ def _check_data(about: Mapping[str, Any], dataset: Dataset) -> None:
         raise BadInput(f"it has {about.get('rows')} rows, the leaderboard has {len(dataset)}")
     if about.get("split", dataset.split) != dataset.split:
         raise BadInput(f"it is about split {about['split']!r}, the leaderboard about {dataset.split!r}")
-
-
-def _check_settings(run: EvaluateConfig, required: EvaluateConfig) -> None:
-    differing = [
-        f"{name} is {getattr(run, name)}, not {getattr(required, name)}"
-        for name in REQUIRED
-        if getattr(run, name) != getattr(required, name)
-    ]
-    if differing:
-        raise BadInput(f"it was run with other settings: {'; '.join(differing)}")
-    if missing := [condition for condition in required.condition if condition not in run.condition]:
-        raise BadInput(f"it lacks the condition {', '.join(missing)}")
 
 
 def _read_outcomes(path: Path, run: EvaluateConfig, dataset: Dataset) -> Outcomes:
@@ -309,9 +296,5 @@ def _differences(theirs: Any, ours: Any, same_version: bool, at: str = "") -> It
         for n, (a, b) in enumerate(zip(theirs, ours, strict=True)):
             yield from _differences(a, b, same_version, f"{at}[{n}]")
     elif not _same(theirs, ours, FITTED if name in FITTED_NAMES else COUNTED):
-        yield f"{at} is {_short(theirs)}, computed {_short(ours)}"
-
-
-def _short(value: Any) -> str:
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 40 else f"{text[:40]}…"
+        was, computed = (shortened(orjson.dumps(value).decode()) for value in (theirs, ours))
+        yield f"{at} is {was}, computed {computed}"

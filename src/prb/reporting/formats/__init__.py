@@ -1,4 +1,5 @@
-"""`prb export`: a finished evaluation in a format that others read. Here is what all formats share; each has its file.
+"""`prb export`: a finished evaluation in a format that others read: what all formats share, the results of the Hugging
+Face hub, and tables. The other formats have their own files.
 
 The same run, settings and date give the same bytes: a run folder holds no time, so the day is told or today's; names
 are made from content.
@@ -13,31 +14,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
+from msgspec import to_builtins
 from pydantic import AfterValidator
 
+from prb import __version__
+from prb.batches import chunks
 from prb.config import Name, OutputConfig, Place, Positional, config
 from prb.data.load import Dataset
 from prb.errors import BadInput, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias, typed_options
-from prb.reporting.gather import EvaluationRun, dataset_of, inside, kind_of, read_run
-from prb.reporting.results import explain_damage
+from prb.reporting.format import inert
+from prb.reporting.gather import EvaluationRun, dataset_of, explain_damage, inside, kind_of, read_run
 from prb.runs import OUTCOMES, read_lines, write_bytes
-from prb.summary import METRICS, Contrast, DatasetSummary, Metric, Summary
+from prb.summary import MAIN, METRICS, Contrast, DatasetSummary, Metric, Summary, UserTable
 from prb.types import Estimate, Item
 
 Format = Literal["hf", "every-eval-ever", "inspect", "csv", "parquet"]
-MODULES: dict[Format, str] = {
-    "hf": "hub_results",
-    "every-eval-ever": "every_eval_ever",
-    "inspect": "inspect_log",
-    "csv": "tidy",
-    "parquet": "tidy",
-}
-"""Where each format is written; each module has `write(run, out)`."""
+MODULES: dict[Format, str] = {"every-eval-ever": "every_eval_ever", "inspect": "inspect_log"}
+"""Formats with their own file, which has `write(run, out)`."""
 BENCHMARK = "personalized-rewardbench"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -60,14 +58,9 @@ class ExportOptions:
 
 def _parse_format(text: str) -> tuple[Format, ExportOptions]:
     spec = Spec.parse(text)
-    if spec.name not in MODULES:
-        raise unknown("format", spec.name, MODULES)
-    return spec.name, ExportOptions(**typed_options(ExportOptions, spec, "format"))
-
-
-def _known_format(text: str) -> str:
-    _parse_format(text)
-    return text
+    if spec.name not in get_args(Format):
+        raise unknown("format", spec.name, get_args(Format))
+    return cast(Format, spec.name), ExportOptions(**typed_options(ExportOptions, spec, "format"))
 
 
 @config
@@ -79,7 +72,7 @@ class ExportConfig(OutputConfig):
 
     run: Positional[Place]
     """Folder of a finished `prb evaluate`."""
-    to: Annotated[str, AfterValidator(_known_format)]
+    to: Annotated[str, AfterValidator(lambda text: _parse_format(text) and text)]
     """Format to write: `hf?dataset=OWNER/NAME` (owner/name of the benchmark on the hub, unless the run used it from
     there; `url=…` where the run can be seen), `every-eval-ever?organization=…` (who ran it;
     `relationship=first_party`), `inspect`, `csv` or `parquet`; all but the last two take `date=YYYY-MM-DD`, the day of
@@ -96,16 +89,6 @@ class ExportConfig(OutputConfig):
     @property
     def options(self) -> ExportOptions:
         return _parse_format(self.to)[1]
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """One number of a summary, by model, condition and metric."""
-
-    model: str
-    condition: str
-    metric: Metric
-    value: Estimate | Contrast
 
 
 @dataclass(frozen=True)
@@ -154,15 +137,16 @@ class ExportedRun:
         """The outcomes, one after the other."""
         return read_lines(self.evaluation.folder / OUTCOMES)
 
-    def estimates(self, model: str) -> Iterator[Estimated]:
-        """The numbers of a model that have a value and rest on a number of rows, contrasts included."""
+    def estimates(self, model: str) -> Iterator[tuple[str, Metric, Estimate | Contrast]]:
+        """The numbers of a model that have a value and rest on a number of rows, contrasts included, each with its
+        condition."""
         for result in self.summary.results:
             for key, value in result.metrics.items() if result.model == model else ():
                 if isinstance(value, Estimate) and value.value is not None and key in METRICS:
-                    yield Estimated(model, result.condition, METRICS[key], value)
+                    yield result.condition, METRICS[key], value
         for key, contrast in self.summary.contrasts_of(model).items():
             if contrast.value is not None and contrast.n and key in METRICS:
-                yield Estimated(model, METRICS[key].needs[0], METRICS[key], contrast)
+                yield METRICS[key].needs[0], METRICS[key], contrast
 
 
 def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]:
@@ -170,11 +154,13 @@ def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]
     if kind_of(settings.run) != "evaluate":
         raise BadInput(f"{settings.run} is not a run of `prb evaluate`; only those can be exported")
     evaluation = read_run(settings.run)
-    write: Callable[[ExportedRun, Path], list[Path]] = import_module(f"{__name__}.{MODULES[settings.format]}").write
+    write: Callable[[ExportedRun, Path], list[Path]] = write_hub_results if settings.format == "hf" else write_tables
+    if settings.format in MODULES:
+        write = import_module(f"{__name__}.{MODULES[settings.format]}").write
     progress.begin(f"reading {settings.run}")
     outcomes = read_outcomes(settings.run)  # every line is checked before anything is made from it
     dataset = None
-    if settings.texts and settings.format in ("every-eval-ever", "inspect"):
+    if settings.texts and settings.format in MODULES:
         dataset, missing = dataset_of([evaluation], outcomes.pairs, progress)
         if missing:
             progress.note(f"exported without texts: {missing}")
@@ -214,6 +200,147 @@ def model_id(name: str, spec: str) -> str:
     return f"prb/{file_names([name])[name]}"
 
 
-def shown_answer(line: Mapping[str, Any]) -> str:
-    """What the model preferred: the chosen answer, the rejected one, or neither."""
-    return "tie" if 0 < line["credit"] < 1 else "chosen" if line["credit"] else "rejected"
+# --- hf ---
+def write_hub_results(run: ExportedRun, out: Path) -> list[Path]:
+    """Hugging Face: `.eval_results/*.yaml` for the repository of each model, an entry per metric and condition, in %.
+
+    The `eval.yaml` that makes a dataset a benchmark on the hub must name a framework of the hub's own list, and what to
+    run in it. Ours is not on that list, so none is written.
+    """
+    import yaml
+
+    if run.hub is None:
+        raise BadInput(f"{run.about.name!r} is not on the hub; name the benchmark there: --to 'hf?dataset=owner/name'")
+    dataset, options = run.hub
+    if not HUB_ID.fullmatch(dataset):
+        raise BadInput(f"dataset={dataset!r} is not owner/name")
+    day, url = run.settings.options.date, run.settings.options.url
+    revision = {"revision": options["revision"]} if options.get("revision") else {}
+    source = {"source": {"url": url, "name": "prb report"}} if url else {}
+    rows = f"{run.about.rows} rows" + (f" of split {run.about.split}" if run.about.split else "")
+    files = []
+    for model, name in file_names(list(run.models)).items():
+        entries = []
+        for condition, metric, value in run.estimates(model):
+            assert value.value is not None
+            interval = ""
+            if value.low is not None and value.high is not None:
+                interval = f"95 % interval {100 * value.low:.2f} to {100 * value.high:.2f}, "
+            failed = f", {count} failed" if (count := getattr(value, "failed", 0)) else ""
+            task = metric.key if metric.needs else f"{metric.key}_{condition}"
+            entry = {
+                "dataset": {"id": dataset, "task_id": task, **revision},
+                "value": round(100 * value.value, 4),
+                **({"date": f"{day}"} if day else {}),
+                **source,
+                "notes": f"{interval}n = {value.n}{failed}; {rows}; {run.models[model]}; prb {__version__}",
+            }
+            entries.append(entry)
+        content: str = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=1_000)
+        files.append(write_file(out / "models" / name / ".eval_results" / f"{BENCHMARK}.yaml", content.encode()))
+    return files
+
+
+# --- csv and parquet: one number per cell ---
+PARTS = ("low", "high", "n", "failed", "ties", "p", "p_holm")
+WHOLE = frozenset({"n", "failed", "ties", "cut", "tokens", "leaks", "posts_shown", "choices_shown"})
+NUMBERS = frozenset({"estimate", "low", "high", "p", "p_holm", "credit", "margin", "seconds", "cost"})
+SLICES = {"by_category": "category", "by_tier": "tier"}
+Row = dict[str, Any]
+
+
+def write_tables(run: ExportedRun, out: Path) -> list[Path]:
+    """`estimates` (one row per number), `outcomes` and `users`."""
+    ending = run.settings.format
+    tables = {"estimates": _estimates(run), "outcomes": _outcomes(run), "users": _users(run)}
+    return [write_file(out / f"{name}.{ending}", _encoded(list(rows), ending)) for name, rows in tables.items()]
+
+
+def _estimates(run: ExportedRun) -> Iterator[Row]:
+    about = {"run": run.evaluation.folder.name, "dataset": run.about.name, "split": run.about.split}
+    columns = ("group_by", "group", "estimate", *PARTS)
+    results = [(row.model, row.condition, row.as_json()) for row in run.summary.results]
+    results += [(row.model, MAIN, {row.kind: to_builtins(row)}) for row in run.summary.contrasts]
+    for model, condition, result in results:
+        for numbers in _numbers(result):
+            metric = numbers.pop("metric")
+            cells = {name: numbers.get(name) for name in columns}
+            yield {**about, "model": model, "condition": condition, "metric": metric, **cells}
+
+
+def _numbers(result: Mapping[str, Any], path: str = "") -> Iterator[Row]:
+    """Every number of a result; those of slices have their slice in columns of its own."""
+    main = "accuracy" if "accuracy" in result else "alignment"
+    for name, entry in result.items():
+        metric = f"{path}{name}"
+        if not path and name in SLICES:
+            yield from ({**_parts(e, main), "group_by": SLICES[name], "group": group} for group, e in entry.items())
+        elif not path and name == "by_group":
+            for attribute, estimates in entry.items():
+                groups = estimates.get("groups", estimates).items()
+                yield from ({**_parts(e, main), "group_by": attribute, "group": group} for group, e in groups)
+        elif isinstance(entry, Mapping) and "value" in entry:
+            yield _parts(entry, metric)
+        elif isinstance(entry, Mapping):
+            yield from _numbers(entry, f"{metric}.")
+        elif isinstance(entry, int | float) and not isinstance(entry, bool):
+            yield {"metric": metric, "estimate": entry}
+
+
+def _parts(entry: Mapping[str, Any], metric: str) -> Row:
+    return {"metric": metric, "estimate": entry["value"], **{part: entry.get(part) for part in PARTS}}
+
+
+def _outcomes(run: ExportedRun) -> Iterator[Row]:
+    for line in run.lines():
+        yield {
+            **{name: line[name] for name in ("pair", "user", "cluster", "model", "condition", "credit", "margin")},
+            "failure": line["failure"],
+            "failure_kind": line.get("failure_kind"),
+            "posts_shown": len(line["post_ids"]),
+            "choices_shown": len(line.get("choices", ())),
+            **{name: line[name] for name in ("cut", "tokens", "seconds", "cost")},
+            "leaks": line.get("leaks", 0),
+            **{f"score_{n}": score for n, score in enumerate(line["scores"] or (), 1)},
+            **{f"verdict_{n}": verdict for n, verdict in enumerate(line["verdicts"] or (), 1)},
+        }
+
+
+def _users(run: ExportedRun) -> Iterator[Row]:
+    table = UserTable.of_run(run.evaluation.folder)
+    for row in table.results:
+        for user, *numbers in zip(table.users, *row.columns.values(), strict=True):
+            yield {"user": user, "model": row.model, "condition": row.condition} | dict(
+                zip(row.columns, numbers, strict=True)
+            )
+
+
+def _encoded(rows: list[Row], ending: str, batch: int = 10_000) -> bytes:
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    def type_of(name: str) -> Any:
+        """By what the column is, or, where that depends on the run, by what it holds."""
+        if name in WHOLE:
+            return pa.int64()
+        if name in NUMBERS or name.startswith("score_"):
+            return pa.float64()
+        first = next((row[name] for row in rows if row.get(name) is not None), "")
+        return pa.string() if isinstance(first, str) else pa.float64()
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    schema = pa.schema([(name, type_of(name)) for name in names])
+    batches = [pa.RecordBatch.from_pylist(part, schema=schema) for part in chunks(rows, batch)]
+    table = pa.Table.from_batches(batches, schema=schema)
+    buffer = pa.BufferOutputStream()
+    if ending == "csv":
+        for n, name in enumerate(names):
+            if schema.field(name).type == pa.string():
+                cells = [None if cell is None else inert(cell) for cell in table[name].to_pylist()]
+                table = table.set_column(n, name, pa.array(cells, pa.string()))
+        pa.csv.write_csv(table.rename_columns([inert(name) for name in names]), buffer)
+    else:
+        pa.parquet.write_table(table, buffer)
+    content: bytes = buffer.getvalue().to_pybytes()
+    return content

@@ -18,8 +18,9 @@ from msgspec import to_builtins
 
 from prb import __version__
 from prb.hashing import digest
-from prb.reporting.formats import BENCHMARK, Estimated, ExportedRun, model_id, shown_answer, write_file
-from prb.types import Item, Pair
+from prb.reporting.formats import BENCHMARK, ExportedRun, model_id, write_file
+from prb.summary import Contrast, Metric
+from prb.types import Estimate, Item, Pair
 
 SCHEMA = "0.3.0"
 
@@ -79,16 +80,11 @@ def _record(run: ExportedRun, name: str, model: str, evaluation: str) -> dict[st
                 "fingerprint": run.evaluation.fingerprints.get(name, ""),
             },
         },
-        "evaluation_results": [_result(run, estimate) for estimate in run.estimates(name)],
+        "evaluation_results": [_result(run, *estimate) for estimate in run.estimates(name)],
     }
 
 
-def result_id(metric: str, condition: str) -> str:
-    return f"{metric}/{condition}"
-
-
-def _result(run: ExportedRun, estimate: Estimated) -> dict[str, Any]:
-    metric, value, condition = estimate.metric, estimate.value, estimate.condition
+def _result(run: ExportedRun, condition: str, metric: Metric, value: Estimate | Contrast) -> dict[str, Any]:
     interval = {}
     if value.low is not None:
         method = "inverted sign-flip test" if metric.needs else "clustered by user"
@@ -96,7 +92,7 @@ def _result(run: ExportedRun, estimate: Estimated) -> dict[str, Any]:
         interval = {"confidence_interval": bounds}
     parts = {part: getattr(value, part, None) for part in ("failed", "ties", "p", "p_holm")}
     return {
-        "evaluation_result_id": result_id(metric.key, condition),
+        "evaluation_result_id": f"{metric.key}/{condition}",
         "evaluation_name": f"{metric.key} ({condition})",
         "source_data": _source(run),
         "metric_config": {
@@ -138,7 +134,8 @@ def _samples(
     run: ExportedRun, evaluation: str, model: str, lines: Iterator[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     for line in lines:
-        if line["credit"] is None:
+        credit = line["credit"]
+        if credit is None:
             continue
         item = run.items.get(line["pair"])
         asked = _input(line["pair"], item)
@@ -149,7 +146,7 @@ def _samples(
             "evaluation_id": evaluation,
             "model_id": model,
             "evaluation_name": f"accuracy ({line['condition']})",
-            "evaluation_result_id": result_id("accuracy", line["condition"]),
+            "evaluation_result_id": f"accuracy/{line['condition']}",
             "sample_id": line["pair"],
             "sample_hash": hashlib.sha256((asked["raw"] + "".join(asked["reference"])).encode()).hexdigest(),
             "interaction_type": "single_turn",
@@ -159,12 +156,12 @@ def _samples(
                 {
                     "turn_idx": 0,
                     "source": "output.raw",
-                    "extracted_value": shown_answer(line),
+                    "extracted_value": "tie" if 0 < credit < 1 else "chosen" if credit else "rejected",
                     "extraction_method": "highest score" if line["verdicts"] is None else "verdicts in both orders",
                     "is_terminal": True,
                 }
             ],
-            "evaluation": {"score": line["credit"], "is_correct": line["credit"] == 1},
+            "evaluation": {"score": credit, "is_correct": credit == 1},
             "performance": {"latency_ms": 1000 * line["seconds"]},
             "metadata": {**metadata, "posts_shown": str(len(line["post_ids"]))},
         }

@@ -100,26 +100,18 @@ def _sample(run: ExportedRun, line: Mapping[str, Any]) -> Any:
         reason = line["failure"] or "no answer is right"
         score = Score.unscored(explanation=explanation or reason, metadata={**about, "failure": line["failure"]})
     else:
-        score = Score(value=line["credit"], answer=_answer(line), explanation=explanation, metadata=about)
+        answer = "A" if line["credit"] else "B"  # of duels only the winner of two is known
+        if 0 < line["credit"] < 1:
+            answer = "tie"
+        elif scores := line["scores"]:
+            answer = chr(ord("A") + scores.index(max(scores)))
+        score = Score(value=line["credit"], answer=answer, explanation=explanation, metadata=about)
     return EvalSample(
         id=line["pair"],
         epoch=1,
         input=asked,
-        target=[_letter(n) for n in range(right)],
+        target=[chr(ord("A") + n) for n in range(right)],
         scores={SCORER: score},
         metadata={"user": line["user"], "condition": line["condition"]},
         **texts,
     )
-
-
-def _answer(line: Mapping[str, Any]) -> str:
-    """The letter of the answer that the model preferred; of duels only the winner of two is known."""
-    if 0 < line["credit"] < 1:
-        return "tie"
-    if line["scores"]:
-        return _letter(line["scores"].index(max(line["scores"])))
-    return "A" if line["credit"] else "B"
-
-
-def _letter(n: int) -> str:
-    return chr(ord("A") + n)

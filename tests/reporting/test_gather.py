@@ -129,7 +129,7 @@ def test_watching_rebuilds_as_lines_arrive_and_ends_with_the_run(
         seen.append((seconds, "4 of 8" in (site / "index.html").read_text("utf-8")))
         evaluate(settings(data, run, model=tuple(MODELS), batch=2), models=MODELS)
 
-    monkeypatch.setattr("prb.reporting.gather.time.sleep", resume)
+    monkeypatch.setattr("prb.reporting.site.time.sleep", resume)
     index = report(ReportConfig(runs=(run,), watch=True, out=site))
     assert seen == [(POLL, True)]
     assert "Under way" not in index.read_text("utf-8")
@@ -143,7 +143,7 @@ def test_ctrl_c_leaves_a_good_site(data: Path, tmp_path: Path, monkeypatch: pyte
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("prb.reporting.gather.time.sleep", interrupt)
+    monkeypatch.setattr("prb.reporting.site.time.sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
         report(ReportConfig(runs=(run,), watch=True, out=site))
     assert (site / "pairs.html").exists()

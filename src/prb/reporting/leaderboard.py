@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
 from prb.downstream.correlate import short_name
 from prb.evaluation.metrics import Facts, Rows
 from prb.evaluation.summary import compute
 from prb.models import RECORDED
-from prb.reporting.evaluation_results import REFERENCES, Conclusion, verdict
 from prb.reporting.format import without_folders
 from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
 from prb.reporting.published import card_of, published_about
@@ -44,33 +43,15 @@ STEPS = 20
 """Positions of the slider on the stability page, from no cluster to half of them."""
 
 
-class ModelAbout(Struct, omit_defaults=True):
-    """What every page knows of a model."""
-
-    name: str
-    spec: str
-    run: str
-    source: Literal["live", "recorded"]
-    """Whether it was asked here, or its scores were given elsewhere."""
-    seen: str
-    """How much of the user's history it saw under `profile`."""
-    conditions: list[str]
-    blind: bool
-    """Never sees the user."""
-    reference: Literal["user-blind", "shown the rubric"] | None
-    """Stands below the others, for comparison."""
-    k: int
-    ranker: str
-    protocol: str
-    warnings: list[str] = []
-    card: dict[str, Any] = {}
-
-
 def describe(group: Group) -> dict[str, Any]:
     """What every page knows of a dataset and its models."""
-    found = group_verdict(group)
-    measured = _measured(group)
-    ranked = "misapplication" if group.about.only_restraint and "misapplication" in measured else "control"
+    found, data = group.verdict, group.about
+    results = [result for entry in group.entries for c in group.conditions if (result := entry.result(c))]
+    measured = {contrast.kind for contrast in group.summary.contrasts if contrast.value is not None}
+    measured |= {key for result in results for key, value in result.metrics.items() if value is not None}
+    ranked = "misapplication" if data.only_restraint and "misapplication" in measured else "control"
+    attributes = ("key", "label", "unit", "better", "tested", "needs")
+    metrics = [{**{name: getattr(m, name) for name in attributes}, "says": m.sentence} for m in columns()]
     return {
         "id": group.id,
         "label": group.label,
@@ -78,79 +59,62 @@ def describe(group: Group) -> dict[str, Any]:
         "ranked": ranked if found.measured else None,
         "plane": PLANE,
         # where no row is to be decided by a history, control is no merit
-        "has": [key for key in PLANE if key in measured and (key != "control" or not group.about.only_restraint)],
-        "about": {**to_builtins(group.about), "name": short_name(group.about.name)},  # never a path of this machine
+        "has": [key for key in PLANE if key in measured and (key != "control" or not data.only_restraint)],
+        "about": {**to_builtins(data), "name": short_name(data.name)},  # never a path of this machine
         "conditions": group.conditions,
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
-        "metrics": [
-            {
-                **{name: getattr(m, name) for name in ("key", "label", "unit", "better", "tested", "needs")},
-                "says": m.sentence,
-            }
-            for m in columns()
-        ],
+        "metrics": metrics,
         "shown": group.shown,
-        "models": [to_builtins(_about(group, entry, found)) for entry in group.entries],
+        "models": [_about(group, entry) for entry in group.entries],
         "leader": leader(group),
-        "categories": _labels(group, "by_category"),
-        "tiers": _labels(group, "by_tier"),
+        "categories": sorted({label for result in results for label in result.by_category}),
+        "tiers": sorted({label for result in results for label in result.by_tier}),
         "missing": group.missing,
     }
 
 
-def _about(group: Group, entry: Entry, found: Conclusion) -> ModelAbout:
-    standing = next((s for s in found.references if s.model == entry.name), None)
-    return ModelAbout(
-        name=entry.name,
-        spec=without_folders(entry.spec),
-        run=entry.run.folder.name,
-        source="recorded" if entry.kind in RECORDED else "live",
-        seen=_seen(group, entry),
-        conditions=list(group.columns_of(entry)),
-        blind=entry.kind in BLIND,
-        reference=("user-blind" if standing.rubric is None else "shown the rubric") if standing else None,
-        k=entry.run.settings.k,
-        ranker=entry.run.settings.shown.ranker,
-        protocol=entry.run.summary.protocol,
-        warnings=list(entry.run.summary.warnings(entry.model)),
-        card=card_of(entry.metadata),
-    )
+def _about(group: Group, entry: Entry) -> dict[str, Any]:
+    """What every page knows of a model."""
+    standing = next((s for s in group.verdict.references if s.model == entry.name), None)
+    about = {
+        "name": entry.name,
+        "spec": without_folders(entry.spec),
+        "run": entry.run.folder.name,
+        "source": "recorded" if entry.kind in RECORDED else "live",  # whether it was asked, or scored elsewhere
+        "seen": _seen(group, entry),
+        "conditions": list(group.columns_of(entry)),
+        "blind": entry.kind in BLIND,
+        # stands below the others, for comparison
+        "reference": ("user-blind" if standing.rubric is None else "shown the rubric") if standing else None,
+        "k": entry.run.settings.k,
+        "ranker": entry.run.settings.shown.ranker,
+        "protocol": entry.run.summary.protocol,
+    }
+    more = {"warnings": list(entry.run.summary.warnings(entry.model)), "card": card_of(entry.metadata)}
+    return about | {name: value for name, value in more.items() if value}
 
 
 def _seen(group: Group, entry: Entry) -> str:
-    """Of a live model the posts it was shown are counted; recorded scores say what they saw only if they are ours."""
+    """How much of the user's history a model saw under `profile`: of a live one the posts it was shown are counted;
+    recorded scores say what they saw only if they are ours."""
     if entry.kind in BLIND:
         return "never sees the user"
     if entry.kind in RECORDED:
         return RECORDED[entry.kind]
     column = group.columns.get((entry.name, MAIN))
-    shown = [len(detail.post_ids) for detail in column.details] if column else []
+    if column is None:
+        return ""
+    shown = [len(detail.post_ids) for detail in column.details]
     if not any(shown):
-        choices = entry.run.settings.shown.kind == "choices"
-        return "" if not column else "past choices" if choices else "no posts"
-    whole = group.history is not None and list(group.history) == shown
-    available = f" of {_span(group.history)}" if group.history and not whole else ""
-    return f"{'all ' if whole else ''}{_span(shown)}{available} posts"
+        return "past choices" if entry.run.settings.shown.kind == "choices" else "no posts"
 
+    def span(counts: Sequence[int]) -> str:
+        low, high = min(counts), max(counts)
+        return str(low) if low == high else f"{low}–{high}"
 
-def _span(counts: Sequence[int]) -> str:
-    low, high = min(counts), max(counts)
-    return str(low) if low == high else f"{low}–{high}"
-
-
-def _measured(group: Group) -> set[str]:
-    """Metrics that some model has."""
-    contrasts = [c for entry in group.entries for c in entry.run.summary.contrasts_of(entry.model).values()]
-    results = [result for entry in group.entries for c in group.conditions if (result := entry.result(c))]
-    found = {contrast.kind for contrast in contrasts if contrast.value is not None}
-    return found | {key for result in results for key, value in result.metrics.items() if value is not None}
-
-
-def group_verdict(group: Group) -> Conclusion:
-    """What the terminal says of one run, of all models of a group."""
-    found = verdict(group.summary, [entry.name for entry in group.entries if entry.kind in REFERENCES])
-    assert found is not None
-    return found
+    if group.history is not None and list(group.history) == shown:
+        return f"all {span(shown)} posts"
+    return f"{span(shown)}{f' of {span(group.history)}' if group.history else ''} posts"
 
 
 def leader(group: Group) -> int:
@@ -162,11 +126,6 @@ def leader(group: Group) -> int:
         return entry.kind not in BLIND, *(-2.0 if value is None else value for value in values)
 
     return max(range(len(group.entries)), key=lambda n: worth(group.entries[n]))
-
-
-def _labels(group: Group, field: str) -> list[str]:
-    results = [entry.result(condition) for entry in group.entries for condition in group.conditions]
-    return sorted({label for result in results if result for label in getattr(result, field)})
 
 
 # --- leaderboard and compare ---
@@ -223,39 +182,33 @@ def _slices(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:
                 accuracy[condition] = estimate.as_dict()
             rows.append({"accuracy": accuracy, **not_tested})
         yield "length:equal length", rows  # not a slice: what rows of equal length would give
-    for name in ("category", "tier"):
-        for label in _labels(group, f"by_{name}"):
-            part = None
-            if index:
-                part = np.array([other == label for other in (index.categories if name == "category" else index.tiers)])
+    for name, labels in (("category", index.categories if index else ()), ("tier", index.tiers if index else ())):
+        by_label = [
+            {c: getattr(result, f"by_{name}") for c in group.conditions if (result := entry.result(c))}
+            for entry in group.entries
+        ]
+        for label in sorted({label for results in by_label for estimates in results.values() for label in estimates}):
             rows = []
-            for entry in group.entries:
-                results = [
-                    (c, to_builtins(getattr(result, f"by_{name}")))
-                    for c in group.conditions
-                    if (result := entry.result(c))
-                ]
-                accuracy = {condition: estimates[label] for condition, estimates in results if label in estimates}
-                known = not_tested if part is None or facts is None else _of_part(group, entry, facts, part)
-                rows.append({"accuracy": accuracy, **known})
+            for entry, results in zip(group.entries, by_label, strict=True):
+                accuracy = {c: estimates[label].as_dict() for c, estimates in results.items() if label in estimates}
+                part = np.array([other == label for other in labels])
+                rows.append({"accuracy": accuracy, **(_of_part(group, entry, facts, part) if facts else not_tested)})
             yield f"{name}:{label}", rows
 
 
 def _of_part(group: Group, entry: Entry, facts: Facts, part: Bools) -> dict[str, Any]:
     """The metrics over some rows, without tests: testing every slice would find something by chance."""
-    seed = entry.run.settings.seed
-    rows = {c: Rows(column, facts, seed, part) for c, column in group.columns_of(entry).items()}
+    rows = {c: Rows(col, facts, entry.run.settings.seed, part) for c, col in group.columns_of(entry).items()}
     numbers: dict[str, Any] = {}
     for metric in columns():
         if not metric.needs:
             values = {c: compute(metric, own) for c, own in rows.items()}
             numbers[metric.key] = {c: _untested(value) for c, value in values.items() if value is not None}
-            continue
-        numbers[metric.key] = None
-        if set(metric.needs) <= set(rows):
+        elif set(metric.needs) <= set(rows):
             contrast = compute(metric, *(rows[c] for c in metric.needs))
-            if getattr(contrast, "value", None) is not None:
-                numbers[metric.key] = _untested(contrast)
+            numbers[metric.key] = _untested(contrast) if getattr(contrast, "value", None) is not None else None
+        else:
+            numbers[metric.key] = None
     return numbers
 
 
@@ -268,9 +221,8 @@ def _untested(value: Any) -> Any:
 def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
     """Every two models under a condition, paired by row, with Holm's correction over all of them."""
     credits = [(n, column.credit) for n, column in group.under(condition)]
-    known = [
-        (r := entry.result(condition)) is not None and is_exact(to_builtins(r.accuracy)) for entry in group.entries
-    ]
+    results = [entry.result(condition) for entry in group.entries]
+    known = [result is not None and is_exact(to_builtins(result.accuracy)) for result in results]
     seed = group.entries[0].run.settings.seed
     signs = (1, 0, -1)
     tests = []
@@ -301,7 +253,8 @@ Range = tuple[int, int]
 
 def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Range | None]]:
     """By model, of every condition and every contrast of two: `None` of references and of models without a number."""
-    ranked = {n for n, entry in enumerate(group.entries) if entry.name in _ranked(group)}
+    names = {standing.model for standing in group.verdict.standings}
+    ranked = {n for n, entry in enumerate(group.entries) if entry.name in names}
     found = {}
     for condition, of_two in tests.items():
         present = {n for n, column in group.under(condition) if not np.isnan(column.credit).all()}
@@ -315,10 +268,6 @@ def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
 
 def is_significant(test: Mapping[str, Any]) -> bool:
     return test["p_holm"] is not None and test["p_holm"] < LEVEL
-
-
-def _ranked(group: Group) -> set[str]:
-    return {standing.model for standing in group_verdict(group).standings}
 
 
 def _contrast_ranks(group: Group, metric: Metric, ranked: Collection[int]) -> list[Range | None]:

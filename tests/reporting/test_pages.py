@@ -11,8 +11,8 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from prb.errors import BadInput
-from prb.reporting.gather import Inputs, gather
-from prb.reporting.pages.verbs import audit_data, downstream_data, study_data, thinned
+from prb.reporting.gather import gather
+from prb.reporting.pages import audit_data, downstream_data, study_data, thinned
 from prb.runs import read_json, write_json
 from prb.study.agreement import item_summaries, rating_counts
 from tests.reporting.results import EVIL, agreement, audit, bon_run, correlation, judgements, ppo_run
@@ -22,15 +22,6 @@ from tests.study.test_agreement import judged, rated, row
 def only(pages: Any) -> Any:
     ((_, data),) = pages
     return data
-
-
-def nothing() -> Inputs:
-    return Inputs((), (), {}, True)
-
-
-def test_pages_without_results_are_left_out() -> None:
-    for page in (downstream_data, study_data, audit_data):
-        assert page(nothing()) is None
 
 
 def test_best_of_n_carries_its_curves_and_how_far_its_grades_can_be_trusted(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prb.reporting.pages.leaderboard import rank_ranges
+from prb.reporting.leaderboard import rank_ranges
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,419 @@
+"""The data of all pages but those that rank models (`leaderboard.py`): one model, users, pairs, histories, and the
+results of other verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from msgspec import convert, to_builtins
+
+from prb.batches import chunks
+from prb.config import Donors
+from prb.evaluation.conditions import pick_donor
+from prb.evaluation.outcomes import Column
+from prb.reporting.figures import PPO_PANELS, families
+from prb.reporting.format import without_folders
+from prb.reporting.gather import DataFile, Entry, Group, Inputs, explain_damage
+from prb.reporting.results import Audit, BestOfN, Correlation, Ppo, Run, Study, set_sentences
+from prb.stats.bias import by_margin, histogram
+from prb.stats.estimate import Floats, Ints, by_label, chance_spread, codes, spread, user_intervals, user_means
+from prb.summary import DatasetAbout
+from prb.types import Pair, Post
+
+BINS = 4
+EXAMPLES = 5
+"""Pairs shown for each reason of failure."""
+MIN_USERS = 10
+"""Smaller groups of users are not shown: they say more about single users than about the group."""
+COVERAGE = ("all found", "some found", "none found")
+"""Of the posts that bear on a question, which ones the retrieval found."""
+CHUNK, CHUNK_BYTES = 100, 1 << 20
+"""The most pairs per chunk, and about how many bytes: a chunk is loaded to show one pair."""
+POST_BYTES, OUTCOME_BYTES = 500, 60
+"""What a post and an outcome take in a chunk, roughly."""
+HEAD = 140
+"""Characters of the question in the list."""
+MAX_STEPS = 200
+"""Longer curves are drawn as means of neighboring steps."""
+
+
+# --- one model: where it is right, its biases and calibration, failures and cost ---
+def model_data(inputs: Inputs) -> Iterator[DataFile]:
+    for group in inputs.groups:
+        users = codes(list(group.users))
+        yield f"{group.id}/people", {"names": list(dict.fromkeys(group.users)), "pairs": np.bincount(users).tolist()}
+        for n, entry in enumerate(group.entries):
+            conditions = {
+                c: _condition(group, entry, c, column, users) for c, column in group.columns_of(entry).items()
+            }
+            contrasts = to_builtins(list(entry.run.summary.contrasts_of(entry.model).values()))
+            model = {"conditions": conditions, "contrasts": contrasts, "other_k": _other_k(group, entry)}
+            yield f"{group.id}/model-{n}", model
+
+
+def _condition(group: Group, entry: Entry, condition: str, column: Column, users: Ints) -> dict[str, Any]:
+    result = entry.result(condition)
+    assert result is not None
+    posts = [len(detail.post_ids) for detail in column.details]
+    means, _, present = user_means(column.credit, users)
+    accuracy_of = dict(zip(present.tolist(), means.tolist(), strict=True))
+    failures: dict[str, list[int]] = {}
+    for n, detail in enumerate(column.details):
+        if detail.failure is not None:
+            failures.setdefault(detail.failure.partition(": ")[0], []).append(n)
+    return {
+        **{key: value for key, value in result.as_json().items() if key not in ("model", "condition")},
+        "by_history": None if group.history is None else _binned(group, column, group.history),
+        "by_posts": _binned(group, column, posts) if any(posts) else None,
+        "people": [round(accuracy_of[n], 4) if n in accuracy_of else None for n in range(int(users.max()) + 1)],
+        "margins": histogram(column.margin),
+        "by_margin": by_margin(column.margin, column.credit, group.clusters),
+        "cost": {"seconds": column.seconds, "tokens": column.tokens, "money": column.cost, "outcomes": len(column)},
+        "reasons": [
+            {"reason": reason, "n": len(rows), "pairs": rows[:EXAMPLES], "example": column.details[rows[0]].failure}
+            for reason, rows in sorted(failures.items(), key=lambda item: -len(item[1]))
+        ],
+    }
+
+
+def _binned(group: Group, column: Column, values: Sequence[int]) -> list[dict[str, Any]]:
+    """Accuracy by a number of each row."""
+    labels, order = bins(values)
+    estimates = by_label(column.credit, group.clusters, labels)
+    return [{"label": label, **estimates[label].as_dict()} for label in order]
+
+
+def bins(values: Sequence[int], most: int = BINS) -> tuple[list[str], list[str]]:
+    """About equally full bins, or one per number if there are few: the label of each value, and all labels in order."""
+    numbers = np.array(values)
+    distinct = np.unique(numbers)
+    quantiles = np.quantile(numbers, np.arange(most) / most, method="higher")
+    starts = distinct if len(distinct) <= most else np.unique(quantiles)
+    place = np.searchsorted(starts, numbers, side="right") - 1
+    spans = [(int(numbers[place == n].min()), int(numbers[place == n].max())) for n in range(len(starts))]
+    names = [str(low) if low == high else f"{low}–{high}" for low, high in spans]
+    return [names[n] for n in place], names
+
+
+def _other_k(group: Group, entry: Entry) -> list[dict[str, Any]]:
+    """The same model shown other numbers of posts, if runs with several `k` were given."""
+    rows = []
+    for other in group.entries:
+        result = other.result("profile")
+        if other.spec == entry.spec and result is not None:
+            rows.append({"k": other.run.settings.k, "run": other.run.folder.name, **to_builtins(result.accuracy)})
+    return sorted(rows, key=lambda row: row["k"]) if len({row["k"] for row in rows}) > 1 else []
+
+
+# --- users: accuracy for every one with an interval, who is served worst, groups with enough users ---
+def users_data(inputs: Inputs) -> Iterator[DataFile]:
+    for group in inputs.groups:
+        users = codes(list(group.users))
+        labels, small = _user_groups(group)
+        for condition in group.conditions:
+            models = {}
+            for n, column in group.under(condition):
+                groups = {}
+                for attribute, row_labels in labels.items():
+                    estimates = by_label(column.credit, group.clusters, row_labels)
+                    worst_first = sorted((1.0 if e.value is None else e.value, name) for name, e in estimates.items())
+                    groups[attribute] = {name: estimates[name].as_dict() for _, name in worst_first}
+                models[str(n)] = {**_accuracy_of_users(column.credit, users), "groups": groups}
+            page = {"models": models, "min_users": MIN_USERS, "small_groups": small}
+            yield f"{group.id}/users-{condition}", page
+
+
+def _accuracy_of_users(credit: Floats, users: Ints) -> dict[str, Any]:
+    means, rows, present = user_means(credit, users)
+    low, high = user_intervals(means, rows)
+    order = np.lexsort((present, -rows, means))  # worst first; of equals those with more rows
+    return {
+        "user": present[order].tolist(),
+        "value": means[order].round(4).tolist(),
+        "low": low[order].round(4).tolist(),
+        "high": high[order].round(4).tolist(),
+        "rows": rows[order].tolist(),
+        **spread(means),
+        "by_chance": chance_spread(means, rows),
+    }
+
+
+def _user_groups(group: Group) -> tuple[dict[str, list[str | None]], dict[str, int]]:
+    """By attribute: the label of every row, without labels of few users, and how many labels that left out."""
+    rows = group.dataset.index.groups if group.dataset else []
+    labels: dict[str, list[str | None]] = {}
+    small: dict[str, int] = {}
+    for attribute in sorted({name for row in rows for name in row}):
+        users_of: dict[str, set[str]] = {}
+        for row, user in zip(rows, group.users, strict=True):
+            if attribute in row:
+                users_of.setdefault(row[attribute], set()).add(user)
+        large = {label for label, users in users_of.items() if len(users) >= MIN_USERS}
+        labels[attribute] = [row.get(attribute) if row.get(attribute) in large else None for row in rows]
+        small[attribute] = len(users_of) - len(large)
+    return labels, small
+
+
+# --- histories: which posts the retrieval picked ---
+def histories_data(inputs: Inputs) -> Iterator[DataFile]:
+    """What each retrieval picked under `profile`; models that were shown the same posts share a view.
+
+    Rows with `bearing_posts`, the ids of the posts from which the preference follows, also give its recall, and
+    accuracy by what was found.
+    """
+    for group in inputs.groups:
+        listed = group.dataset.other("bearing_posts") if group.dataset else []
+        bearing = [set(map(str, ids)) if isinstance(ids, list) else set() for ids in listed]
+        bearing = bearing if any(bearing) else []
+        views: dict[tuple[tuple[str, ...], ...], dict[str, Any]] = {}
+        for n, column in group.under("profile"):
+            picked = tuple(detail.post_ids for detail in column.details)
+            if not any(picked):
+                continue
+            if picked not in views:
+                settings = group.entries[n].run.settings
+                views[picked] = {"models": [], "ranker": settings.shown.ranker, "k": settings.k}
+                views[picked]["picked"] = [len(ids) for ids in picked]
+                if bearing:
+                    found = [len(posts & set(ids)) for posts, ids in zip(bearing, picked, strict=True)]
+                    shares = [hits / len(posts) for hits, posts in zip(found, bearing, strict=True) if posts]
+                    views[picked] |= {"found": found, "recall": sum(shares) / len(shares), "accuracy": []}
+            views[picked]["models"].append(n)
+            if bearing:
+                labels = [
+                    None if not posts else COVERAGE[0] if found == len(posts) else COVERAGE[1] if found else COVERAGE[2]
+                    for found, posts in zip(views[picked]["found"], bearing, strict=True)
+                ]
+                estimates = by_label(column.credit, group.clusters, labels)
+                accuracy = {label: estimates[label].as_dict() for label in COVERAGE if label in estimates}
+                views[picked]["accuracy"].append(accuracy)
+        ids = [sorted(posts) for posts in bearing] or None
+        yield f"{group.id}/histories", {"bearing": ids, "views": list(views.values())}
+
+
+# --- pairs: small columns for the list, everything about a pair in chunks that load on demand ---
+def pairs_data(inputs: Inputs) -> Iterator[DataFile]:
+    for group in inputs.groups:
+        margins = {cell: [_rounded(m) for m in column.margin.tolist()] for cell, column in group.columns.items()}
+        for condition in group.conditions:
+            # by model number: one letter per pair (1 right, 0 wrong, h tied, - failed), and margins
+            credit, listed = {}, {}
+            for n, column in group.under(condition):
+                letters = ["1" if c > 0.5 else "0" if c < 0.5 else "h" if c == 0.5 else "-" for c in column.credit]
+                credit[str(n)] = "".join(letters)
+                listed[str(n)] = margins[group.entries[n].name, condition]
+            yield f"{group.id}/list-{condition}", {"credit": credit, "margin": listed}
+        chunk = _chunk_size(group)
+        items = iter(group.dataset) if inputs.texts and group.dataset else None
+        heads: list[str] = []
+        for n, start in enumerate(range(0, len(group.pairs), chunk)):
+            rows = range(start, min(start + chunk, len(group.pairs)))
+            pairs = [item for item in islice(items, len(rows)) if isinstance(item, Pair)] if items else []
+            heads += [pair.question[:HEAD] for pair in pairs]
+            yield f"{group.id}/pairs-{n}", Chunk(group, texts=inputs.texts).build(rows, pairs)
+        yield f"{group.id}/pairs", _index(group, chunk, heads if items else None)
+
+
+def _chunk_size(group: Group) -> int:
+    """Fewer pairs where judges explain themselves or histories are long."""
+    replies = sum(len(text) for column in group.columns.values() for detail in column.details for text in detail.text)
+    mean = (replies + POST_BYTES * sum(group.history or ())) / len(group.pairs) + OUTCOME_BYTES * len(group.columns)
+    return int(min(CHUNK, max(10, CHUNK_BYTES / mean)))
+
+
+def _index(group: Group, chunk: int, heads: list[str] | None) -> dict[str, Any]:
+    users = {user: n for n, user in enumerate(dict.fromkeys(group.users))}
+    index = group.dataset and group.dataset.index
+    names, numbers = {}, {}
+    for field, labels in (("category", index.categories if index else ()), ("tier", index.tiers if index else ())):
+        names[field] = sorted({label for label in labels if label})
+        place = {name: n for n, name in enumerate(names[field])}
+        numbers[field] = [place.get(label or "", -1) for label in labels]
+    texts = heads is not None
+    return {
+        "ids": group.pairs,
+        "users": [users[user] for user in group.users],
+        "categories": names["category"],
+        "category": numbers["category"],
+        "tiers": names["tier"],
+        "tier": numbers["tier"],
+        "twin": index.twins.tolist() if index else [],
+        "heads": heads,
+        "chunk": chunk,
+        "texts": texts,
+        "note": group.missing or ("" if texts else "The texts of the dataset were left out (--no-texts)."),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not isfinite(value) else float(f"{value:.5g}")
+
+
+View = tuple[tuple[str, ...], tuple[str, ...], int, Donors]
+"""What a model was shown of the user: ids of posts, plan; and how its run picks donors."""
+
+
+class Chunk:
+    """Pairs with everything the models were shown and returned; posts that several pairs share are written once."""
+
+    def __init__(self, group: Group, *, texts: bool) -> None:
+        self._group, self._texts = group, texts
+        self._posts: dict[Post, int] = {}
+
+    def build(self, rows: range, items: Sequence[Pair]) -> dict[str, Any]:
+        pairs = [self._pair(row, items[row - rows.start] if items else None) for row in rows]
+        return {"posts": [tuple(post) for post in self._posts], "pairs": pairs}
+
+    def _pair(self, row: int, item: Pair | None) -> dict[str, Any]:
+        outcomes = {condition: self._outcomes(row, condition, item) for condition in self._group.conditions}
+        if item is None:
+            return {"said": outcomes}
+        others = [(n < item.n_best, text) for n, text in enumerate(item.answers) if n not in (0, item.n_best)]
+        parts: dict[str, Sequence[Any]] = {"context": item.context, "choices": item.choices, "others": others}
+        return {
+            "said": outcomes,
+            "question": item.question,
+            "chosen": item.chosen,
+            "rejected": item.rejected,
+            "rubric": [(aspect.label, aspect.evidence, aspect.reason) for aspect in item.rubric],
+            "narrative": item.narrative,
+            "profile": [self._number(post) for post in item.profile],
+            "topic": item.topic,
+            "groups": dict(item.groups),
+            **{name: [tuple(part) for part in some] for name, some in parts.items() if some},
+        }
+
+    def _number(self, post: Post) -> int:
+        return self._posts.setdefault(post, len(self._posts))
+
+    def _outcomes(self, row: int, condition: str, item: Pair | None) -> dict[str, Any]:
+        """By model number; posts and plan that several models were shown are written once, as a view."""
+        views: dict[View, int] = {}
+        models = {}
+        for n, column in self._group.under(condition):
+            detail, settings = column.details[row], self._group.entries[n].run.settings
+            shown = (detail.post_ids, detail.plan, settings.seed, settings.shown.donors)
+            outcome = {
+                "m": _rounded(float(column.margin[row])),
+                "s": [_rounded(score) for score in detail.scores or ()],
+                "v": detail.verdicts,
+                "f": detail.failure,
+                "t": detail.text if self._texts else (),
+                "w": views.setdefault(shown, len(views)),
+            }
+            models[str(n)] = {key: value for key, value in outcome.items() if value}
+        return {"models": models, "views": [self._view(view, condition, item) for view in views]}
+
+    def _view(self, shown: View, condition: str, item: Pair | None) -> dict[str, Any]:
+        ids, plan, seed, donors = shown
+        view: dict[str, Any] = {"ids": ids, "plan": plan if self._texts else ()}
+        if condition == "shuffled" and item and self._group.dataset:
+            users = self._group.dataset.users
+            donor = pick_donor(item, users, seed, donors)
+            posts = {post.id: post for post in users.history(donor).posts} if donor else {}
+            view |= {"donor": donor, "lent": [self._number(posts[i]) for i in ids if i in posts]}
+        return view
+
+
+# --- results of other verbs ---
+def _prepared(inputs: Inputs, kind: str, prepare: Callable[[Any], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every result of a kind as its page needs it, without places on this machine."""
+    results = []
+    for run in inputs.others.get(kind, ()):
+        with explain_damage(run.folder):
+            results.append({"name": run.folder.name, **_public(prepare(run))})
+    return results
+
+
+def _public(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_folders(value)
+    if isinstance(value, Mapping):
+        return {key: _public(item) for key, item in value.items()}
+    return [_public(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _tables(run: Run) -> dict[str, Any]:
+    """The tables and lines that a command prints."""
+    return {"tables": [table._asdict() for table in run.numbers()]}
+
+
+def downstream_data(inputs: Inputs) -> Iterator[DataFile]:
+    data = {
+        "bon": _prepared(inputs, "bon", _bon),
+        "ppo": _prepared(inputs, "ppo", _ppo),
+        "correlation": _prepared(inputs, "correlation", _correlation),
+    }
+    if any(data.values()):
+        yield "downstream", data
+
+
+def _bon(run: BestOfN) -> dict[str, Any]:
+    bon = run.typed
+    keys = ("ks", "kl_bound", "random", "oracle", "results", "contrasts", "queries", "samples", "condition", "n")
+    about = {"policy": bon.policy.spec, "dataset": bon.dataset.label, "trust": bon.grader.trust}
+    return {**about, **{key: run.summary[key] for key in keys}}
+
+
+def _ppo(run: Ppo) -> dict[str, Any]:
+    ppo, rows = run.typed, thinned(run.curves)
+    return {
+        "policy": ppo.policy.spec,
+        "model": ppo.model.spec,
+        "dataset": ppo.dataset.label,
+        "condition": ppo.condition,
+        "trust": ppo.grader.trust if ppo.grader else None,
+        "train": run.summary["train"],
+        "held_out": run.summary["held_out"],
+        "panels": list(PPO_PANELS.items()),
+        "curves": {name: [row[name] for row in rows] for name in ("step", *PPO_PANELS)},
+        "thinned": len(run.curves) > len(rows),
+    }
+
+
+def thinned(rows: Sequence[Mapping[str, float]], most: int = MAX_STEPS) -> list[dict[str, float]]:
+    """At most `most` rows, each the mean of equally many neighbors."""
+    size = max(1, -(-len(rows) // most))
+    return [{key: sum(row[key] for row in some) / len(some) for key in some[0]} for some in chunks(rows, size)]
+
+
+def _correlation(run: Correlation) -> dict[str, Any]:
+    sentences = [{"set": s.set, "n": s.n, "sentences": list(set_sentences(s))} for s in run.typed.sets]
+    keys = ("models", "constructed", "left_out", "bench", "downstream", "sets")
+    numbers = {key: run.summary[key] for key in keys}
+    return {**numbers, "families": families(run.typed), "said": sentences, **_tables(run)}
+
+
+def study_data(inputs: Inputs) -> Iterator[DataFile]:
+    if studies := _prepared(inputs, "agreement", _study):
+        yield "study", studies
+
+
+def _study(run: Study) -> dict[str, Any]:
+    """The whole result, with its verdicts in words."""
+    from prb.study.agreement import SENTENCES
+
+    result, lines = run.summary, run.lines()
+    gates = [{"name": name, "holds": result["verdicts"][name], "says": say(result)} for name, say in SENTENCES.items()]
+    return {**result, "gates": gates, "basis": lines[0], "next": lines[-1]}
+
+
+def audit_data(inputs: Inputs) -> Iterator[DataFile]:
+    if audits := _prepared(inputs, "audit", _audit):
+        yield "audit", audits
+
+
+def _audit(run: Audit) -> dict[str, Any]:
+    rows = [{"name": name, **e.as_dict()} for name, e in run.typed.estimates.items()]
+    dataset = convert(run.summary["dataset"], DatasetAbout).label
+    return {"verdict": run.typed.verdict, "dataset": dataset, "rows": rows, **_tables(run)}
+
+
+def other_data(inputs: Inputs) -> Iterator[DataFile]:
+    kinds = ("grade", "license", "train", "build")
+    if results := [{"kind": kind, **run} for kind in kinds for run in _prepared(inputs, kind, _tables)]:
+        yield "other", results
