@@ -602,9 +602,9 @@ def correlation_tables(result: CorrelationSummary) -> Iterator[Table]:
                 value = number(row.difference, 3, sign=True) + stars(row.p_holm)
                 names = (f"{row.first} − {row.second}", row.downstream, MEASURES[row.measure])
                 rows.append((*names, value, row.test, p_value(row.p), p_value(row.p_holm)))
-            columns = ("benchmarks", "downstream", "measure", "difference", "test", "p", "p (Holm)")
+            headings = ("benchmarks", "downstream", "measure", "difference", "test", "p", "p (Holm)")
             note = "Swap test: each model's two ranks change places. Pearson: Williams' test, with 20 or more models."
-            yield Table("Two benchmarks against the same downstream", columns, tuple(rows), (note,))
+            yield Table("Two benchmarks against the same downstream", headings, tuple(rows), (note,))
 
 
 def correlation_sentences(result: CorrelationSummary) -> list[str]:
