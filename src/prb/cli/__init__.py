@@ -89,7 +89,7 @@ SETTINGS = {
 `FILES`; a verb without one prints its result as a run."""
 FILES = {"data": "data", "models": "data", "cache": "data", "completion": "completion"}
 """By verb; the others are in `verbs.py`."""
-STUDY_NEEDS = ("sqlalchemy", "alembic", "fastapi", "uvicorn", "argon2", "itsdangerous")
+STUDY_NEEDS = ("sqlalchemy", "fastapi", "uvicorn", "argon2", "itsdangerous")
 """What the extra `study` installs."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prb.cli.parse import print_json
-from prb.config import Condition, Name, Place, Positional, PositionalOrFlag, Settings, config
+from prb.config import ConditionName, Name, Place, Positional, PositionalOrFlag, Settings, config
 from prb.errors import BadInput, PrbError
 from prb.progress import watch
 from prb.reporting.format import MISSING, Table, number, say, show
@@ -199,7 +199,7 @@ def _pair_text(pair: Pair) -> str:
     return "\n\n".join(["  ·  ".join(filter(None, [pair.id, *about])), *parts])
 
 
-def _prompt(spec: str, pair: Pair, condition: Condition) -> str:
+def _prompt(spec: str, pair: Pair, condition: ConditionName) -> str:
     """What `prb evaluate` with default settings shows a model."""
     from prb.data.load import load
     from prb.evaluation.conditions import QueryBuilder

@@ -270,7 +270,7 @@ def verdict(summary: Summary, references: Collection[str] | None = None) -> Conc
         headline, sentences = _restraint_conclusion(summary, [standing.model for standing in measured])
     else:
         headline, sentences = _conclusion(summary, measured)
-    return Verdict(headline, tuple(sentences), _size(summary, measured), tuple(ranked), tuple(blind))
+    return Conclusion(headline, tuple(sentences), _size(summary, measured), tuple(ranked), tuple(blind))
 
 
 def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, list[str]]:
@@ -346,7 +346,7 @@ def _size(summary: Summary, measured: Sequence[Standing]) -> str:
     return " · ".join(parts)
 
 
-def verdict_table(summary: Summary, found: Verdict) -> Table:
+def verdict_table(summary: Summary, found: Conclusion) -> Table:
     """Every model by control, at most 80 columns wide with short names."""
     marks = {"personalizes": "● personalizes", "reversed": "▽ reversed", "not shown": "○ not shown"}
     failed = any(standing.failed for standing in found.standings)

@@ -21,7 +21,7 @@ from prb.evaluation.run import load_rows
 from prb.evaluation.summary import summary_of
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
-from prb.reporting.evaluation_results import REFERENCES, Evaluation, Verdict, verdict
+from prb.reporting.evaluation_results import REFERENCES, Conclusion, Evaluation, verdict
 from prb.reporting.format import Table, percent, without_folders
 from prb.reporting.published import (
     ModelMetadata,
@@ -204,7 +204,7 @@ class Group:
         )
 
     @cached_property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Conclusion:
         """What the terminal says of one run, of all models of the group."""
         found = verdict(self.summary, [entry.name for entry in self.entries if entry.kind in REFERENCES])
         assert found is not None

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from msgspec import convert, to_builtins
 
-from prb.batches import chunks
 from prb.config import Donors
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.outcomes import Column
@@ -23,6 +22,7 @@ from prb.stats.bias import by_margin, histogram
 from prb.stats.estimate import Floats, Ints, by_label, chance_spread, codes, spread, user_intervals, user_means
 from prb.summary import DatasetAbout
 from prb.types import Pair, Post
+from prb.work import chunks
 
 BINS = 4
 EXAMPLES = 5
@@ -395,10 +395,10 @@ def study_data(inputs: Inputs) -> Iterator[DataFile]:
 
 def _study(run: Study) -> dict[str, Any]:
     """The whole result, with its verdicts in words."""
-    from prb.study.agreement import SENTENCES
+    from prb.study.agreement import claims
 
     result, lines = run.summary, run.lines()
-    gates = [{"name": name, "holds": result["verdicts"][name], "says": say(result)} for name, say in SENTENCES.items()]
+    gates = [{"name": name, "holds": result["verdicts"][name], "says": says} for name, says in claims(result).items()]
     return {**result, "gates": gates, "basis": lines[0], "next": lines[-1]}
 
 

@@ -22,7 +22,6 @@ from prb.downstream.correlate import Comparison as BenchmarkContrast
 from prb.downstream.ppo import CURVES, PpoSummary, read_curves
 from prb.errors import MissingExtra
 from prb.evaluation.audit import AuditSummary, VoteShares
-from prb.failures import count_reasons
 from prb.grading.license import LICENSE, License
 from prb.registry import Spec
 from prb.reporting.format import (
@@ -43,7 +42,7 @@ from prb.reporting.format import (
 from prb.runs import SUMMARY, Finished
 from prb.stats.paired import LEVEL
 from prb.summary import DatasetAbout
-from prb.work import Planned
+from prb.work import Planned, count_reasons
 
 if TYPE_CHECKING:
     from pandas import DataFrame

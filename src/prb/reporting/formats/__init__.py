@@ -20,7 +20,6 @@ from msgspec import to_builtins
 from pydantic import AfterValidator
 
 from prb import __version__
-from prb.batches import chunks
 from prb.config import Name, OutputConfig, Place, Positional, config
 from prb.data.load import Dataset
 from prb.errors import BadInput, unknown
@@ -32,6 +31,7 @@ from prb.reporting.gather import EvaluationRun, dataset_of, explain_damage, insi
 from prb.runs import OUTCOMES, read_lines, write_bytes
 from prb.summary import MAIN, METRICS, Contrast, DatasetSummary, Metric, Summary, UserTable
 from prb.types import Estimate, Item
+from prb.work import chunks
 
 Format = Literal["hf", "every-eval-ever", "inspect", "csv", "parquet"]
 MODULES: dict[Format, str] = {"every-eval-ever": "every_eval_ever", "inspect": "inspect_log"}
