@@ -212,6 +212,7 @@ def test_taking_part_needs_no_scripts(browser: Any, make: Make) -> None:
         page.click("text=Continue")
         page.fill("#narrative", "Short.")
         page.click("text=Continue")
+        page.wait_for_load_state()  # a style sheet that comes late would move what is clicked
         for name, value in (("A-rating", "1"), ("B-rating", "5"), ("best", "B")):
             page.locator(f"input[name={name}][value='{value}']").check(force=True)
         page.click("text=Save and continue")
