@@ -15,7 +15,7 @@ EXTRAS := .venv-extras
 
 MINUTES ?= 30
 
-.PHONY: help demo test test-slow test-latest test-oldest constraints chaos soak test-verl test-vllm test-extras check baselines training axes embedded-model downstream study people pictures coverage bench clean
+.PHONY: help demo test test-slow test-latest test-oldest constraints chaos soak test-verl test-vllm test-extras check baselines training axes embedded-model downstream study study-ppo people pictures coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -84,10 +84,13 @@ downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with 
 	$(BIN)/prb ppo --policy 'transformers/smollm2?batch=2' --model embedding --lora 8 --lr 1e-3 --batch 4 --minibatch 4 \
 	  --epochs 1 --steps 10 --k 2 --max-prompt 128 --max-tokens 16 --holdout 12 --out runs/ppo
 
-study: $(VENV)/.dev  ## trained reward models of graded knowledge: does mirror predict best-of-N? (40 minutes)
+study: $(VENV)/.dev  ## reward models of graded knowledge: does mirror predict best-of-N? (40 minutes)
 	$(BIN)/python benchmarks/study.py
 
-people: $(VENV)/.dev  ## what real people's votes show, into docs/tables/people.md; POLIS=folder, else `prb data pull polis` (an hour)
+study-ppo: $(VENV)/.dev  ## the same of PPO, after `make study` (half an hour)
+	$(BIN)/python benchmarks/study_ppo.py
+
+people: $(VENV)/.dev  ## what real people's votes show, into docs/tables/people.md; POLIS=folder, else `prb data pull polis` (half an hour)
 	$(BIN)/python benchmarks/people.py $(if $(POLIS),--path $(POLIS))
 
 pictures: $(VENV)/.dev chromium  ## the pictures of the report site and the study app, from real runs, into docs/

@@ -80,7 +80,8 @@ def effect(head: Any, dataset: Dataset, features: Features, progress: Progress) 
     composed = [row.data["axis"] for row in dataset.source.rows() if "axis" in row.data]
     clusters = codes(composed) if composed else examples.cluster
     twins = Twins.find(examples.twins, clusters, np.ones(len(examples), dtype=bool))
-    return person_effect(margins(head, examples, np.arange(len(examples))), twins) or {}
+    found = person_effect(margins(head, examples, np.arange(len(examples))), twins)
+    return found.as_dict() if found else {}
 
 
 def measured(cell: Cell, folder: Path, progress: Progress) -> dict[str, Any]:

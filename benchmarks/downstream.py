@@ -16,7 +16,7 @@ import tyro
 from record import write_between
 
 from prb.data.load import load_pairs
-from prb.data.retrieve import ranker, top_posts
+from prb.data.retrieve import RANKERS, top_posts
 from prb.downstream.answers import Candidates, sample_seed
 from prb.llm import LLM, Completion, Request, Sampling, make_llm
 from prb.models import MODELS
@@ -71,15 +71,15 @@ def make_queries(args: Args) -> dict[str, Query]:
     """Of different couples."""
     made = {}
     for pair in load_pairs("mirror")[:: 12 * 2][: args.queries]:
-        posts = top_posts(pair.question, pair.profile, ranker("embedding"), k=args.posts).posts
+        posts = top_posts(pair.question, pair.profile, RANKERS["embedding"], k=args.posts).posts
         made[pair.id] = Query(question=pair.question, user=pair.user, posts=posts)
     return made
 
 
 def sample(llm: LLM, name: str, query: Query, args: Args) -> list[str]:
-    limits = {"temperature": 1.0, "top_p": 0.9, "max_tokens": args.max_tokens}
     seeds = (sample_seed(0, name, n) for n in range(args.n))
-    replies = llm.complete([Request(policy_chat(query), Sampling(**limits, seed=seed)) for seed in seeds])
+    samplings = (Sampling(temperature=1.0, top_p=0.9, max_tokens=args.max_tokens, seed=seed) for seed in seeds)
+    replies = llm.complete([Request(policy_chat(query), sampling) for sampling in samplings])
     return [reply.text if isinstance(reply, Completion) else "" for reply in replies]
 
 

@@ -110,8 +110,9 @@ def play(loaded: Checkpoint, bundles: Sequence[Bundle], number: int) -> Round:
     packed, copied = (States(body, budget=loaded.budget) for _ in range(2))
     copied._cascade = None
     peak = matmul_peak()
-    times = [median_time(lambda arm=arm: arm.run(bundles, last_state)) for arm in (packed, copied)]  # type: ignore[misc]
-    return Round(*times, loop=loop_time(body, sequences, number), peak=peak)
+    engine = median_time(lambda: packed.run(bundles, last_state))
+    padded = median_time(lambda: copied.run(bundles, last_state))
+    return Round(engine, padded, loop=loop_time(body, sequences, number), peak=peak)
 
 
 def last_state(states: torch.Tensor, *_: int) -> torch.Tensor:
@@ -148,7 +149,8 @@ def flops(body: Any, b: Bundle) -> float:
     config = body.config
     weights = sum(p.numel() for name, p in body.named_parameters() if "embed" not in name)
     pairs = len(b.prefix) ** 2 / 2 + sum(len(s) * len(b.prefix) + len(s) ** 2 / 2 for s in b.suffixes)
-    return 2 * weights * b.unique + 4 * pairs * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    attention = pairs * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    return float(2 * weights * b.unique + 4 * attention)
 
 
 @torch.inference_mode()
@@ -174,7 +176,7 @@ def kernel_share(loaded: Checkpoint, bundles: Sequence[Bundle]) -> float:
         States(loaded.model.base_model, budget=loaded.budget).run(bundles, last_state)
     times = {event.key: event.self_cpu_time_total for event in profile.key_averages()}
     kernels = ("aten::mm", "aten::addmm", "aten::_scaled_dot_product_flash_attention_for_cpu")
-    return sum(times.get(name, 0.0) for name in kernels) / sum(times.values())
+    return float(sum(times.get(name, 0.0) for name in kernels) / sum(times.values()))
 
 
 def tokenizing(tokenizer: Any) -> tuple[int, float, float]:
@@ -183,12 +185,11 @@ def tokenizing(tokenizer: Any) -> tuple[int, float, float]:
     answers = [answer for pair in pairs for answer in pair.answers][:64]
     posts = [Post(f"{n}", "", pair.answers[0]) for n, pair in enumerate(pairs[:36])]
     query, chat = Query(question=pairs[0].question, posts=tuple(posts)), Chat(tokenizer)
-    times = []
-    for work in (lambda: chat.texts(query, answers), lambda: [chat.text(query, answer) for answer in answers]):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return chat.text(query, answers[0]).start, times[0], times[1]
+    start = time.process_time()
+    chat.texts(query, answers)
+    together = time.process_time()
+    one_by_one = [chat.text(query, answer) for answer in answers]
+    return one_by_one[0].start, together - start, time.process_time() - together
 
 
 def matmul_peak(n: int = 2048) -> float:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest.mock import Mock, patch
 
 import tyro
 from record import ROOT, write_between
@@ -65,13 +66,14 @@ def measure(args: Args, case: Case) -> tuple[str, ...]:
     with endpoint(args, case) as url:
         llm = Endpoint("local", url, concurrency=case.concurrency, timeout=max(2.0, 4 * case.latency))
         start = time.perf_counter()
-        results = llm.complete(requests)
+        with patch.object(llm._client, "exchange", Mock(wraps=llm._client.exchange)) as exchange:
+            results = llm.complete(requests)
         seconds = time.perf_counter() - start
     least = args.completions / args.slots * case.latency
     complete = sum(isinstance(result, Completion) for result in results)
     wanted = f"≤ {case.wanted}" if case.wanted else "–"
     times = f"{seconds:.1f} s", f"{least:.1f} s", f"{seconds / least:.2f}"
-    return case.label, f"{complete:,}", f"{llm.spent.retries:,}", *times, wanted
+    return case.label, f"{complete:,}", f"{exchange.call_count - args.completions:,}", *times, wanted
 
 
 @contextmanager

@@ -65,10 +65,11 @@ def costs(args: Args) -> list[str]:
     from prb.evaluation.conditions import Built, QueryBuilder
     from prb.evaluation.planners import PLANNERS
     from prb.models import MODELS
-    from prb.types import Ask, Pair
+    from prb.types import Ask, Pair, Scorer
 
     os.environ["PRB_CACHE"] = fresh_cache(tempfile.mkdtemp())
     model = MODELS.make(args.model)
+    assert isinstance(model, Scorer)
     dataset = load("mirror", limit=args.queries, donors=True)
     builder = QueryBuilder.of(UserConfig(), dataset, PLANNERS.make("extractive"), reader=model, seed=0)
     pairs = [item for item in dataset if isinstance(item, Pair)]

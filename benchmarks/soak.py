@@ -58,7 +58,7 @@ def postgres() -> Iterator[tuple[Path, str]]:
 
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
-    server = pgserver.get_server(folder / "data", cleanup_mode="stop")
+    server = pgserver.get_server(folder / "data", cleanup_mode="stop")  # type: ignore[attr-defined]
     try:
         yield folder, server.get_uri()
     finally:
@@ -146,7 +146,7 @@ def soak_serve(seconds: float) -> list[str]:
     stopped = asyncio.Event()
     words = ("-m", "tests.serving.process", "--seconds", "0.005")
     with running(*words) as first:
-        servers = [(first, None)]
+        servers: list[tuple[Any, Any]] = [(first, None)]
 
         def kill() -> None:
             servers[-1][0].process.send_signal(signal.SIGKILL)
@@ -194,7 +194,7 @@ def soak_serve(seconds: float) -> list[str]:
 
 def main(args: Args) -> None:
     each = 60 * args.minutes / 3
-    targets = {
+    targets: dict[str, Callable[[], list[str]]] = {
         "prb serve": lambda: soak_serve(each),
         "prb study, SQLite": lambda: soak_study(each, sqlite),
         "prb study, PostgreSQL": lambda: soak_study(each, postgres),

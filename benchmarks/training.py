@@ -25,11 +25,12 @@ from prb.models.personal.features import make_features
 from prb.models.personal.head import Head
 from prb.models.personal.methods import METHODS
 from prb.progress import Progress, watch
-from prb.reporting.figures import CONDITIONS, SOFT, drawing, series, whiskers
+from prb.reporting.figures import SOFT, drawing, series, whiskers
 from prb.reporting.format import Table, interval, markdown, p_value, percent, show
 from prb.runs import read_json, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference
+from prb.summary import CONDITIONS
 from prb.training.learning import (
     Examples,
     Ints,
@@ -411,7 +412,8 @@ def what_posts_add(cells: dict[str, dict[str, Any]]) -> None:
         axes.axvline(50, color=SOFT, lw=0.8, ls=":")
         for place, (_, estimate, condition) in enumerate(shown):
             value, at = 100 * estimate["value"], -place
-            axes.errorbar([value], [at], xerr=whiskers([estimate]), fmt="o", color=CONDITIONS[condition], capsize=2)
+            color = CONDITIONS[condition].color
+            axes.errorbar([value], [at], xerr=whiskers([estimate]), fmt="o", color=color, capsize=2)
             axes.annotate(
                 f"{value:.1f}", (value, at), xytext=(0, 5), textcoords="offset points", fontsize=7, ha="center"
             )

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.tiny import torch, transformers
+from tests.tiny import DEBERTA, IDS, SIZE, larger_weights, torch, transformers
 
-BASE = {
-    "vocab_size": 400,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 512,
-}
-IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+BASE = {**SIZE, "num_hidden_layers": 2}
 GROUPED: dict[str, Any] = {**BASE, **IDS, "num_key_value_heads": 2}
 HEAD = {"head_dim": 8}
 LONG = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "rope_theta": 10_000.0}
@@ -84,16 +76,7 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "ModernBERT": ("ModernBertConfig", {**BASE, **IDS, "local_attention": 16, "global_attn_every_n_layers": 2}),
     "DeBERTa": (
         "DebertaV2Config",
-        {
-            **BASE,
-            "pad_token_id": 0,
-            "relative_attention": True,
-            "pos_att_type": ["p2c", "c2p"],
-            "position_buckets": 32,
-            "type_vocab_size": 0,
-            "norm_rel_ebd": "layer_norm",
-            "share_att_key": True,
-        },
+        {**BASE, **DEBERTA, "pad_token_id": 0, "norm_rel_ebd": "layer_norm", "share_att_key": True},
     ),
 }
 """Every token sees every other one."""
@@ -125,9 +108,4 @@ def model_of(name: str, auto: str, dtype: Any = torch.float32) -> Any:
     config = getattr(transformers, kind)(**settings)
     config.num_labels = 1
     torch.manual_seed(0)
-    model = getattr(transformers, auto).from_config(config)
-    # fresh weights are nearly linear; larger ones make attention, masks and positions matter
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model.eval().to(dtype)
+    return larger_weights(getattr(transformers, auto).from_config(config)).to(dtype)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
-import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -12,34 +11,21 @@ from hypothesis import strategies as st
 
 from prb.cache import Cache, Memo, cache_folder
 from prb.errors import PrbError
-from prb.hashing import digest
 from prb.types import Failure
 
 
 def test_what_was_put_is_got_back_exactly(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c.sqlite")
-    cache.put("m", {b"a": 0.1 + 0.2, b"b": {"text": "ü"}})
-    assert cache.get([b"a", b"b", b"c"]) == {b"a": 0.30000000000000004, b"b": {"text": "ü"}}
-
-
-def test_the_first_value_of_a_key_stays(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "c.sqlite")
-    cache.put("m", {b"a": 1})
-    cache.put("m", {b"a": 2})
-    assert cache.get([b"a"]) == {b"a": 1}
-
-
-def test_more_keys_than_one_question_can_hold(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "c.sqlite")
-    values = {str(n).encode(): n for n in range(2000)}
+    values = {b"%d" % n: b"value %d" % n for n in range(1200)}  # more than one query can ask for
     cache.put("m", values)
-    assert cache.get(list(values)) == values
+    cache.put("m", {b"7": b"another"})
+    assert cache.get([*values, b"none"]) == values
 
 
 def test_entries_are_counted_and_cleared_by_model(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c.sqlite")
-    cache.put("one", {b"a": 1, b"b": 2})
-    cache.put("two", {b"c": 3})
+    cache.put("one", {b"a": b"1", b"b": b"2"})
+    cache.put("two", {b"c": b"3"})
     assert cache.stats() == {"one": 2, "two": 1}
     assert cache.clear("one") == 2
     assert cache.stats() == {"two": 1}
@@ -49,12 +35,11 @@ def test_entries_are_counted_and_cleared_by_model(tmp_path: Path) -> None:
 def _write(path: Path, start: int) -> None:
     cache = Cache(path)
     for n in range(start, start + 50):
-        cache.put("m", {str(n).encode(): n})
+        cache.put("m", {b"%d" % n: b"x"})
 
 
 def test_several_processes_write_at_once_and_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "c.sqlite"
-    Cache(path).close()
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_write, args=(path, 50 * k)) for k in range(3)]
     for worker in workers:
@@ -62,12 +47,6 @@ def test_several_processes_write_at_once_and_lose_nothing(tmp_path: Path) -> Non
     for worker in workers:
         worker.join()
     assert Cache(path).stats() == {"m": 150}
-
-
-@given(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9)))
-def test_different_tokens_have_different_keys(a: list[int], b: list[int]) -> None:
-    assert (digest("m", a) == digest("m", b)) == (a == b)
-    assert digest("m", a) != digest("n", a)
 
 
 class Counting:
@@ -98,13 +77,6 @@ def test_a_memo_never_keeps_a_failure(tmp_path: Path) -> None:
     assert cache.stats() == {"m": 1}
 
 
-def test_a_full_memo_drops_the_oldest_but_still_answers_the_call() -> None:
-    memo, lengths = Memo[float](capacity=2), Counting()
-    assert memo.map(lengths, ["a", "bb", "ccc"]) == [1.0, 2.0, 3.0]
-    assert memo.map(lengths, ["ccc", "bb", "a"]) == [3.0, 2.0, 1.0]
-    assert lengths.computed == ["a", "bb", "ccc", "a"]
-
-
 def test_a_cache_behind_a_memo_survives_the_run(tmp_path: Path) -> None:
     lengths = Counting()
     for _ in range(2):
@@ -113,12 +85,6 @@ def test_a_cache_behind_a_memo_survives_the_run(tmp_path: Path) -> None:
         )
         assert memo.map(lambda texts: [(float(len(t)),) for t in texts if lengths([t])], ["a"], [b"k"]) == [(1.0,)]
     assert lengths.computed == ["a"]
-
-
-@pytest.mark.parametrize("answers", [0, 3])
-def test_a_wrong_number_of_answers_is_refused(answers: int) -> None:
-    with pytest.raises(RuntimeError, match=f"the model gave {answers} answers to 2 questions"):
-        Memo[float]().map(lambda _: [0.0] * answers, ["a", "b"])
 
 
 @given(st.lists(st.lists(st.integers(0, 5))), st.integers(0, 4))
@@ -139,37 +105,14 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     assert cache_folder() == tmp_path / "home" / ".cache" / "prb"
 
 
-# files that cannot be used
-
-
-def test_a_new_cache_can_be_opened_by_many_at_once(tmp_path: Path) -> None:
-    failed: list[Exception] = []
-
-    def open_it(path: Path, together: threading.Barrier) -> None:
-        together.wait()
-        try:
-            Cache(path).close()
-        except PrbError as error:
-            failed.append(error)
-
-    for number in range(30):
-        together = threading.Barrier(8)
-        at_once = [threading.Thread(target=open_it, args=(tmp_path / f"{number}.sqlite", together)) for _ in range(8)]
-        for thread in at_once:
-            thread.start()
-        for thread in at_once:
-            thread.join()
-    assert not failed
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"not a database at all, and longer than a header" * 99, b"SQLite format 3\0" + b"x" * 5000]
 )
 def test_a_damaged_file_is_started_anew(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "c.sqlite").write_bytes(content)
     cache = Cache(tmp_path / "c.sqlite")
-    cache.put("m", {b"a": 1})
-    assert (cache.get([b"a"]), cache.problem) == ({b"a": 1}, None)
+    cache.put("m", {b"a": b"1"})
+    assert (cache.get([b"a"]), cache.problem) == ({b"a": b"1"}, None)
 
 
 def test_a_file_of_another_version_is_emptied_and_used(tmp_path: Path) -> None:
@@ -179,21 +122,15 @@ def test_a_file_of_another_version_is_emptied_and_used(tmp_path: Path) -> None:
         old.commit()
     cache = Cache(tmp_path / "c.sqlite")
     assert cache.get([b"a"]) == {}
-    cache.put("m", {b"a": 1})
-    assert Cache(tmp_path / "c.sqlite").get([b"a"]) == {b"a": 1}
+    cache.put("m", {b"a": b"1"})
+    assert Cache(tmp_path / "c.sqlite").get([b"a"]) == {b"a": b"1"}
 
 
 def test_where_no_cache_can_be_written_nothing_is_found_or_stored_and_it_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cache = Cache(tmp_path / "file" / "c.sqlite")
-    cache.put("m", {b"a": 1})
+    cache.put("m", {b"a": b"1"})
     assert cache.get([b"a"]) == {}
     assert "cannot be used: File exists; set PRB_CACHE to another folder" in str(cache.problem)
     with pytest.raises(PrbError, match="cannot be used"):
         cache.stats()
-
-
-def test_a_value_that_is_not_json_counts_as_missing(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "c.sqlite")
-    cache.put_raw("m", {b"a": b"{", b"b": b"2"})
-    assert cache.get([b"a", b"b"]) == {b"b": 2}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.grading import GradeConfig
 from prb.grading.run import grade
-from prb.runs import OUTCOMES, SUMMARY, draft, write_json
+from prb.runs import OUTCOMES, SUMMARY, write_json
 from tests.conftest import make_row, make_twins
 
 
@@ -58,14 +58,6 @@ def test_a_full_disk_is_one_line_and_the_run_is_resumed(verb: str, size: int, ro
     assert not list((tmp_path / "run").glob(".*.part"))
 
 
-def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path, rows: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(PrbError, match=rf"{tmp_path / 'file'}"):
-        run("evaluate", rows, tmp_path / "file")
-    with pytest.raises(PrbError, match=rf"{tmp_path / 'file' / 'run'} cannot be a run folder: Not a directory"):
-        run("evaluate", rows, tmp_path / "file" / "run")
-
-
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path, rows: Path) -> None:
     run("evaluate", rows, tmp_path / "run")
     (tmp_path / "run" / OUTCOMES).unlink()
@@ -96,14 +88,3 @@ def test_a_name_that_is_too_long_is_one_line(length: int, tmp_path: Path, rows: 
             run("evaluate", rows, tmp_path / ("x" * length))
     with pytest.raises(PrbError, match="cannot be written: File name too long"):
         write_json(tmp_path / ("x" * length), {})
-
-
-def test_nothing_is_left_of_a_draft_that_failed(tmp_path: Path) -> None:
-    write_json(tmp_path / "a.json", {"old": True})
-    with room_for(5), pytest.raises(PrbError, match=r"a\.json cannot be written"):
-        write_json(tmp_path / "a.json", {"new": "x" * 100})
-    assert (tmp_path / "a.json").read_text() == '{\n  "old": true\n}\n'
-    with suppress(RuntimeError), draft(tmp_path / "b") as part:
-        part.mkdir()
-        raise RuntimeError
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -27,7 +25,8 @@ from prb.evaluation.config import PERSONAL, READER, EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.registry import split_alias
 from prb.reporting.evaluation_results import glossary
-from prb.reporting.format import markdown, number
+from prb.reporting.format import markdown, number, p_equals
+from prb.reporting.results import correlation_sentences
 from prb.summary import Summary
 from prb.types import NO_EVIDENCE
 
@@ -206,36 +205,31 @@ def test_the_datasheet_of_mirror_has_the_score_of_a_coin_on_hard() -> None:
     assert f"Over the {counted} rows that count, a coin scores {100 * index.chance:.1f} %." in page
 
 
-def family_means(target: Path, *, without: str = "") -> Path:
-    """The table of docs/correlation.csv by family, constructed models left out."""
-    with (ROOT / "docs" / "correlation.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["constructed"] == "false"]
-    families: dict[str, list[dict[str, str]]] = {}
-    for row in rows:
-        families.setdefault(row["family"], []).append(row)
-    columns = ("mirror", "general", "best_of_8", "right_user")
-    with target.open("w", encoding="utf-8") as file:
-        print("model", *columns, sep=",", file=file)
-        for family, members in families.items():
-            if family != without:
-                print(family, *(round(fmean(float(m[c]) for m in members), 6) for c in columns), sep=",", file=file)
-    return target
+TOLD = ("tables/correlation.md", "downstream.md")
 
 
-def test_what_the_study_says_of_families_follows_from_its_table(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "downstream.md").read_text("utf-8")
-    for without, families, rhos, ps in (
-        ("", 19, (0.53, 0.56), (0.020, 0.014)),
-        ("axes on SmolLM2", 18, (0.49, 0.48), (0.043, 0.045)),
-    ):
-        table = family_means(tmp_path / "families.csv", without=without)
-        settings = {"bench": ("mirror",), "downstream": ("best_of_8", "right_user"), "measure": ("spearman",)}
-        (part,) = correlate(CorrelateConfig(table=table, **settings)).sets
-        assert part.n == families
-        for cell, rho, p in zip(part.correlations, rhos, ps, strict=True):
-            assert cell.value == pytest.approx(rho, abs=0.006)
-            assert cell.p == pytest.approx(p, abs=0.004)
-            assert f"{rho:.2f} (p = {p:.3f})" in " ".join(page.split())
+def test_what_the_study_says_of_families_follows_from_its_table() -> None:
+    """docs/correlation.csv has the scores of every model on every cluster; the sentences that decide are those of
+    `prb correlate`."""
+    constructed = ("noisy *", "wrong *", "random*", "length", "shortest", "constant", "bt on *")
+    config = CorrelateConfig(
+        table=ROOT / "docs" / "correlation.csv",
+        bench=("mirror",),
+        downstream=("policy accuracy",),
+        measure=("spearman",),
+        unit="family",
+        constructed=constructed,
+    )
+    found = correlate(config)
+    cell = found.sets[-1].correlations[0]
+    left = cell.leave_one_out
+    assert left
+    table, page = (" ".join((ROOT / "docs" / name).read_text("utf-8").split()) for name in TOLD)
+    for line in correlation_sentences(found):
+        if line.startswith("Without constructed families: "):
+            assert line.removeprefix("Without constructed families: ") in table
+    assert f"ρ {number(cell.value, 2)} ({p_equals(cell.p)})" in page
+    assert f"{number(left.value, 2)} ({p_equals(left.p)})" in page
 
 
 def test_the_glossary_is_what_conditions_and_metrics_say_of_themselves() -> None:

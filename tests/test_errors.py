@@ -16,7 +16,6 @@ from prb.errors import (
     redact,
     redact_options,
     remember_secret,
-    unknown,
 )
 from prb.progress import Lines
 
@@ -52,20 +51,6 @@ def test_problems_are_told_by_kind_with_a_count_and_up_to_three_places() -> None
     assert error.problems == problems
     assert str(BadData("x", problems, shown=1)).splitlines()[2:] == ["  … and 1 more kinds of problems"]
     assert str(BadData("x", problems, shown=0)) == "x: 7 rows with problems"
-
-
-def test_an_unknown_name_brings_the_nearest() -> None:
-    assert str(unknown("tool", "hamer", ["saw", "hammer"])) == "no tool named 'hamer'; did you mean 'hammer'?"
-
-
-def test_an_unknown_name_like_no_other_brings_a_hint_or_all() -> None:
-    assert str(unknown("tool", "zzz", ["saw", "axe"])) == "no tool named 'zzz'; there are: axe, saw"
-    assert str(unknown("tool", "zzz", ["saw"], hint="look up")) == "no tool named 'zzz'; look up"
-
-
-def test_a_missing_extra_says_how_to_get_it() -> None:
-    message = "training needs the 'train' extra: pip install 'personalized-rewardbench[train]'"
-    assert str(MissingExtra("training", "train")) == message
 
 
 def test_the_first_line_of_an_error_is_never_empty() -> None:

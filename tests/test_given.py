@@ -85,16 +85,3 @@ def test_models_of_one_name_are_told_apart() -> None:
     specs, objects = as_models([Longest(), Longest(), "length", lambda p, r: 0.0, lambda p, r: 1.0])
     assert specs == ("Longest", "Longest #2", "length", "function", "function #2")
     assert list(objects) == [spec for spec in specs if spec != "length"]
-
-
-def test_a_function_of_three_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"must take \(prompt, response\), or a list of asks"):
-        FunctionModel(lambda a, b, c: 0.0)
-
-
-def test_compare_and_audit_take_their_places_by_position() -> None:
-    one = prb.evaluate(models=[shortest], dataset=ROWS, condition="none", quiet=True)
-    two = prb.evaluate(models=[Longest()], dataset=ROWS, condition="none", quiet=True)
-    compared = prb.compare(one.folder, two.folder, model_a="shortest", model_b="Longest")
-    assert compared.summary["comparisons"][0]["value"] == 1.0
-    assert prb.audit(as_dataset(ROWS), quiet=True).summary["dataset"]["rows"] == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -57,6 +58,55 @@ def test_a_plugged_in_metric_and_condition_are_in_the_table_the_gate_the_site_an
     assert ",confident," in (tmp_path / "run" / "export" / "csv" / "estimates.csv").read_text("utf-8").replace('"', "")
     unknown = prb("evaluate", "--model", "random", "--condition", "newst", env=environment)
     assert "'newest'" in unknown.stderr
+
+
+def test_a_plugged_in_contrast_belongs_to_the_condition_it_is_about(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    run = str(tmp_path / "run")
+    words = ["evaluate", "--model", "briefest", "--dataset", "tiny?rows=3", "--quiet", "--out", run]
+    done = prb(*words, "--condition", "newest", "--condition", "none", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert prb("export", run, "--to", "csv", env=environment).returncode == 0
+    with (tmp_path / "run" / "export" / "csv" / "estimates.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "recency_gain"]
+    assert [(row["condition"], row["estimate"], row["n"]) for row in rows] == [("newest", "0", "3")]
+    table = csv.DictReader(prb("report", run, "--format", "csv", env=environment).stdout.splitlines())
+    assert {row["condition"]: row["recency_gain"] for row in table} == {"newest": "0.0", "none": ""}
+    code = "import sys, prb; frame = prb.open_run(sys.argv[1]).frame().set_index('condition')"
+    code += "; print(frame['recency_gain.value'].to_json())"
+    frame = subprocess.run(
+        [sys.executable, "-c", code, run], capture_output=True, text=True, env=environment, check=True
+    )
+    assert json.loads(frame.stdout) == {"newest": 0.0, "none": None}
+
+
+def test_a_failure_does_not_count_in_a_plugged_in_metric_and_a_condition_keeps_the_conversation(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+from prb.types import Failure
+
+class Mine:
+    fingerprint = "mine"
+
+    def score(self, asks):
+        assert all([turn.text for turn in ask.query.context] == ["Hello there."] for ask in asks)
+        assert all([post.text for post in ask.query.posts] == ["Newer."] for ask in asks)
+        return [Failure("busy") if "day 1" in ask.query.question else 1.0 * len(ask.answer) for ask in asks]
+"""
+    )
+    about = {"context": [{"role": "user", "text": "Hello there."}], "rejected": "No."}
+    about["profile"] = [{"id": text, "category": "x", "text": text} for text in ("Older.", "Newer.")]
+    rows = [{"question": f"Tea on day {n}?", "chosen": "Assam, and plenty of it.", **about} for n in range(3)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["evaluate", str(tmp_path / "rows.jsonl"), "--model", f"{tmp_path / 'mine.py'}:Mine", "--json", "--quiet"]
+    words += ["--condition", "newest", "--max-failed", "1", "--out", str(tmp_path / "run")]
+    done = prb(*words, env=environment)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert {key: result["confident"][key] for key in ("value", "n", "failed")} == {"value": 1.0, "n": 2, "failed": 1}
 
 
 def test_the_list_of_models_names_the_plugged_in_one(environment: dict[str, str]) -> None:

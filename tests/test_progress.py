@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from prb import progress
-from prb.progress import SILENT, Bar, Lines, Tally, watch
+from prb.progress import Bar, Lines, Tally, watch
 
 
 class Clock:
@@ -21,13 +21,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(progress, "time", made)
     return made
-
-
-def test_silence_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    SILENT.begin("work", 3)
-    SILENT.advance()
-    SILENT.note("hello")
-    assert capfd.readouterr() == ("", "")
 
 
 def test_lines_begin_with_what_is_to_be_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,22 +39,6 @@ def test_lines_speak_only_now_and_then(clock: Clock, capsys: pytest.CaptureFixtu
         clock.now = 100.0 + second
         lines.advance(2 if second == 0 else 0)
     assert capsys.readouterr().err == "scoring: 2 of 9\n" * 2
-
-
-def test_lines_count_on_from_what_was_done_before(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(every=1)
-    lines.begin("scoring", total=9, done=5)
-    clock.now += 1
-    lines.advance()
-    assert capsys.readouterr().err.splitlines()[-1] == "scoring: 6 of 9"
-
-
-def test_an_unknown_total_is_a_question_mark(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(every=1)
-    lines.begin("reading")
-    clock.now += 1
-    lines.advance(7)
-    assert capsys.readouterr().err.splitlines()[-1] == "reading: 7 of ?"
 
 
 def test_a_bar_keeps_stdout_clean_and_prints_notes_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

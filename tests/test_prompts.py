@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from prb.errors import UnknownName
 from prb.prompts import fill, load, render
@@ -13,12 +11,6 @@ POSTS = (Post("p1", "Food", "I like {aspects}."), Post("p2", "", "Rain again."))
 
 def test_each_slot_is_filled_once() -> None:
     assert fill("{a} and {b}, {a}", a="{b}", b="{a}") == "{b} and {a}, {b}"
-
-
-@settings(deadline=None)
-@given(st.text(), st.text())
-def test_text_is_put_in_as_it_is(a: str, b: str) -> None:
-    assert fill("<{a}|{b}>", a=a, b=b) == f"<{a}|{b}>"
 
 
 def test_braces_that_are_no_slot_stay() -> None:
@@ -52,13 +44,3 @@ def test_the_user_and_the_ids_of_posts_are_not_shown() -> None:
     assert "somebody" not in text
     assert "p1" not in text
     assert "Food" not in text
-
-
-def test_different_queries_read_differently() -> None:
-    queries = [
-        Query(question="Tea?"),
-        Query(question="Tea?", posts=POSTS),
-        Query(question="Tea?", posts=POSTS[:1]),
-        Query(question="Tea?", plan=("brevity",)),
-    ]
-    assert len({render(query) for query in queries}) == len(queries)

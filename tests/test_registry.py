@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb import registry as registry_module
-from prb.errors import BadInput, BadSpec, MissingExtra, UnknownName
+from prb.errors import BadInput, BadSpec, UnknownName
 from prb.registry import Registry, Spec
 from prb.types import Ask, Query
 
@@ -48,9 +48,6 @@ def tools() -> Registry[Tool]:
     return made
 
 
-# specs
-
-
 @pytest.mark.parametrize(
     ("text", "name", "options"),
     [
@@ -85,13 +82,6 @@ def test_a_spec_survives_the_way_through_text(name: str, options: dict[str, str]
     assert Spec.parse(str(Spec(name, options))) == Spec(name, options)
 
 
-def test_a_spec_is_written_with_as_little_quoting_as_it_takes() -> None:
-    inner = str(Spec("judge", {"llm": "openai/gpt-5?base_url=http://x/v1", "style": "rating"}))
-    assert inner == "judge?llm=(openai/gpt-5?base_url=http://x/v1)&style=rating"
-    assert str(Spec("noisy", {"model": inner, "sd": "5%"})) == f"noisy?model=({inner})&sd=5%"
-    assert str(Spec("rope", {})) == "rope"
-
-
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -110,9 +100,6 @@ def test_a_spec_that_cannot_be_read_says_why(text: str, what: str) -> None:
     assert str(caught.value).startswith(what)
 
 
-# making
-
-
 def test_options_take_the_types_of_the_factory() -> None:
     made = tools().make("hammer?size=3&weight=2&steel=true&path=a/b&grip=rubber&label=7")
     assert made.settings == {
@@ -124,10 +111,6 @@ def test_options_take_the_types_of_the_factory() -> None:
         "label": "7",
     }
     assert isinstance(made.settings["weight"], float)
-
-
-def test_options_left_out_take_their_defaults() -> None:
-    assert tools().make("hammer?size=3").settings["grip"] == "wood"
 
 
 @pytest.mark.parametrize(
@@ -166,18 +149,6 @@ def test_an_unknown_name_brings_the_nearest_or_all(text: str, what: str) -> None
         assert str(caught.value) == what
 
 
-def test_checking_a_spec_builds_nothing() -> None:
-    made = tools()
-
-    @made.register("bomb")
-    def bomb() -> Tool:
-        raise AssertionError("built")
-
-    made.check(Spec.parse("bomb"))
-    with pytest.raises(AssertionError, match="built"):
-        made.make("bomb")
-
-
 @dataclass(frozen=True)
 class Finish:
     coats: int = 1
@@ -200,16 +171,6 @@ def test_settings_that_come_as_a_dataclass_are_options_like_any_other() -> None:
         made.make("chair?legs=4&color=red")
 
 
-# the list
-
-
-def test_names_are_sorted_and_can_be_asked_for() -> None:
-    made = tools()
-    assert list(made) == ["hammer", "rope"]
-    assert "rope" in made
-    assert "nail" not in made
-
-
 def test_a_summary_is_the_first_line_and_options_show_their_defaults() -> None:
     made = tools()
     assert made.summary("hammer") == "Drives nails."
@@ -223,27 +184,11 @@ def test_two_things_cannot_share_a_name() -> None:
         made.register("rope")(lambda: Tool({}))
 
 
-def test_registering_the_same_thing_again_is_harmless() -> None:
-    made = tools()
-    made.register("rope")(made["rope"])
-    assert list(made) == ["hammer", "rope"]
-
-
 class Point:
     """An entry point of another package."""
 
     def __init__(self, name: str, load: Callable[[], Any]) -> None:
         self.name, self.load, self.value, self.dist = name, load, "other.module:factory", None
-
-
-def test_other_packages_add_their_own_through_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    def saw() -> Tool:
-        return Tool({"teeth": 9})
-
-    points = [Point("saw", lambda: saw)]
-    monkeypatch.setattr(registry_module, "entry_points", lambda group: points if "tests" in group else [])
-    assert tools().make("saw").settings == {"teeth": 9}
-    assert list(tools()) == ["hammer", "rope", "saw"]
 
 
 def broken_load() -> Any:
@@ -280,28 +225,6 @@ def test_a_broken_package_harms_no_other_name(
     assert made.options("saw") == []
     with pytest.raises(BadSpec, match=f"tool 'saw' of other.module:factory cannot be used: {why}"):
         made.make("saw")
-
-
-def test_a_package_that_takes_a_name_of_ours_breaks_that_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [Point("hammer", lambda: lambda: Tool({}))]
-    monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
-    made = tools()
-    made.register("saw")(lambda: Tool({"saw": 1}))
-    assert made.make("saw") == Tool({"saw": 1})
-    with pytest.raises(BadSpec, match="two tools are named 'hammer'"):
-        made.make("hammer?size=1")
-
-
-@pytest.mark.parametrize(("module", "extra"), [("torch", "torch"), ("trl.trainer", "train"), ("httpx2", "api")])
-def test_a_missing_optional_module_names_its_extra(module: str, extra: str) -> None:
-    made = tools()
-
-    @made.register("laser")
-    def laser() -> Tool:
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-    with pytest.raises(MissingExtra, match=rf"tool 'laser' needs .*personalized-rewardbench\[{extra}\]"):
-        made.make("laser")
 
 
 MINE = """

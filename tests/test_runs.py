@@ -12,8 +12,6 @@ from prb.runs import (
     CONFIG,
     FORMAT,
     REPLIES,
-    SUMMARY,
-    USERS,
     RunFolder,
     draft,
     read_identity,
@@ -22,7 +20,6 @@ from prb.runs import (
     write_json,
     write_lines,
 )
-from prb.types import Outcome
 
 CONFIGURED = {"dataset": "mirror", "seed": 0, "retrieval": {"k": 10, "ranker": "bm25"}}
 HOLD = """
@@ -35,19 +32,6 @@ with RunFolder(Path(sys.argv[1]), {"seed": 0}):
 """
 
 
-def outcome(n: int, text: str = "") -> Outcome:
-    return Outcome(
-        pair=f"r{n}",
-        user=f"u{n}",
-        cluster=f"u{n}",
-        model="m",
-        condition="none",
-        scores=(1.0, 0.5),
-        credit=1.0,
-        text=(text,),
-    )
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "first"
@@ -55,30 +39,12 @@ def folder(tmp_path: Path) -> Path:
 
 def written(folder: Path, n: int = 3) -> bytes:
     with RunFolder(folder, CONFIGURED):
-        write_lines(folder / REPLIES, [outcome(k) for k in range(1, n + 1)])
+        write_lines(folder / REPLIES, [{"pair": f"r{k}"} for k in range(1, n + 1)])
     return (folder / REPLIES).read_bytes()
 
 
 def ids(rows: Iterator[dict[str, object]]) -> list[object]:
     return [row["pair"] for row in rows]
-
-
-# appending and resuming
-
-
-def test_finishing_writes_summary_and_users(folder: Path) -> None:
-    with RunFolder(folder, CONFIGURED) as run:
-        write_lines(folder / REPLIES, [outcome(1)])
-        run.finish({USERS: {"u1": 1.0}, SUMMARY: {"results": [1]}})
-    assert read_json(folder / SUMMARY) == {"results": [1]}
-    assert read_json(folder / USERS) == {"u1": 1.0}
-    assert not list(folder.glob(".*.part"))
-
-
-# damage
-
-
-# conflicts
 
 
 def test_a_second_process_is_kept_out_and_let_in_later(folder: Path) -> None:
@@ -129,21 +95,6 @@ def test_another_configuration_is_refused_with_every_key_that_differs(folder: Pa
     assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
-def test_a_refused_run_does_not_stay_locked(folder: Path) -> None:
-    written(folder)
-    with pytest.raises(RunConflict), RunFolder(folder, {"seed": 1}):
-        pass
-    with RunFolder(folder, CONFIGURED):
-        assert len(list(read_lines(folder / REPLIES))) == 3
-
-
-def test_tuples_and_lists_are_the_same_configuration(folder: Path) -> None:
-    with RunFolder(folder, {"models": {}, "conditions": ("none", "profile")}):
-        write_lines(folder / REPLIES, [outcome(1)])
-    with RunFolder(folder, {"conditions": ["none", "profile"]}):
-        assert len(list(read_lines(folder / REPLIES))) == 1
-
-
 def test_a_folder_that_is_no_run_is_left_alone(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "thesis.txt").write_text("precious")
@@ -166,17 +117,11 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_an_empty_folder_may_become_a_run(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    written(folder, 1)
-    assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
-
-
 def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
     with RunFolder(folder, CONFIGURED) as run:
         run.confirm_model("embedding", "wordllama-1")
         run.confirm_model("embedding", "wordllama-1")
-        write_lines(folder / REPLIES, [outcome(1)])
+        write_lines(folder / REPLIES, [{"pair": "r1"}])
     with RunFolder(folder, CONFIGURED) as run:
         run.confirm_model("lexical", "v1")
         with pytest.raises(
@@ -184,9 +129,6 @@ def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
         ):
             run.confirm_model("embedding", "wordllama-2")
     assert read_json(folder / CONFIG)["models"] == {"embedding": "wordllama-1", "lexical": "v1"}
-
-
-# leaving no trace
 
 
 def test_a_run_that_fails_before_its_first_outcome_leaves_no_trace(folder: Path) -> None:
@@ -198,7 +140,7 @@ def test_a_run_that_fails_before_its_first_outcome_leaves_no_trace(folder: Path)
 def test_a_run_that_fails_after_its_first_outcome_is_kept(folder: Path) -> None:
     def fail() -> None:
         with RunFolder(folder, CONFIGURED):
-            write_lines(folder / REPLIES, [outcome(1)])
+            write_lines(folder / REPLIES, [{"pair": "r1"}])
             raise ValueError("bad luck")
 
     with pytest.raises(ValueError, match="bad"):
@@ -207,34 +149,12 @@ def test_a_run_that_fails_after_its_first_outcome_is_kept(folder: Path) -> None:
     assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
-def test_a_resumed_run_that_fails_at_once_is_kept(folder: Path) -> None:
-    before = written(folder)
-    with pytest.raises(ValueError, match="bad"), RunFolder(folder, CONFIGURED):
-        raise ValueError("bad luck")
-    assert (folder / REPLIES).read_bytes() == before
-
-
-# small files
-
-
-def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    write_json(path, {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"a": object()})
-    assert read_json(path) == {"a": 1}
-    assert path.read_bytes().endswith(b"}\n")
-
-
 def test_a_missing_or_broken_json_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"x.json does not exist"):
         read_json(tmp_path / "x.json")
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(BadInput, match=r"x.json is not JSON: "):
         read_json(tmp_path / "x.json")
-
-
-# drafts
 
 
 def test_a_draft_takes_the_place_of_a_file_or_a_folder_when_it_is_whole(tmp_path: Path) -> None:
@@ -248,14 +168,6 @@ def test_a_draft_takes_the_place_of_a_file_or_a_folder_when_it_is_whole(tmp_path
                     part.write_text(content)
             assert (place / "inside" if place.is_dir() else place).read_text() == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-
-
-def test_a_draft_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    write_lines(tmp_path / "rows", [{"n": 1}])
-    with pytest.raises(ZeroDivisionError):
-        write_lines(tmp_path / "rows", ({"n": 1 // n} for n in (1, 0)))
-    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
-    assert read_json(tmp_path / "rows") == {"n": 1}
 
 
 def test_a_folder_of_another_format_is_refused_by_its_version(folder: Path) -> None:

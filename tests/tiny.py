@@ -11,31 +11,9 @@ torch = pytest.importorskip("torch", reason="needs the torch extra")
 transformers = pytest.importorskip("transformers", reason="needs the torch extra")
 
 WORDS = [
-    "a",
-    "b",
-    "c",
-    "d",
-    "e",
-    "f",
-    "g",
-    "h",
-    "answer",
-    "ask",
-    "assistant",
-    "be",
-    "best",
-    "better",
-    "big",
-    "book",
-    "bread",
-    "city",
-    "cook",
-    "day",
-    "early",
-    "late",
-    "long",
-    "morning",
-]
+    *"abcdefgh", "answer", "ask", "assistant", "be", "best", "better", "big", "book", "bread", "city", "cook", "day",
+    "early", "late", "long", "morning",
+]  # fmt: skip
 CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
@@ -78,34 +56,21 @@ def tokenizer(template: str | None = CHAT, *, encoder: bool = False) -> Any:
     return made
 
 
-def config(architecture: str) -> Any:  # noqa: PLR0911
-    """A configuration of a few thousand parameters."""
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    match architecture:
-        case "llama":
-            return transformers.LlamaConfig(**SIZE, **ids, num_key_value_heads=2)
-        case "qwen2":
-            return transformers.Qwen2Config(**SIZE, **ids, num_key_value_heads=2)
-        case "gemma":
-            return transformers.GemmaConfig(**SIZE, **ids, num_key_value_heads=1, head_dim=8)
-        case "gemma2":
-            more = {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8}
-            return transformers.Gemma2Config(**SIZE, **ids, **more)
-        case "gpt2":
-            return transformers.GPT2Config(vocab_size=400, n_embd=32, n_layer=3, n_head=4, n_positions=512, **ids)
-        case "bert":
-            return transformers.BertConfig(**SIZE, pad_token_id=0)
-        case "deberta":
-            more = {
-                "relative_attention": True,
-                "pos_att_type": ["p2c", "c2p"],
-                "position_buckets": 32,
-                "type_vocab_size": 0,
-            }
-            return transformers.DebertaV2Config(
-                **SIZE, pad_token_id=0, norm_rel_ebd="layer_norm", share_att_key=True, **more
-            )
-    raise ValueError(architecture)
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+CAUSAL = {**SIZE, **IDS, "num_key_value_heads": 2}
+DEBERTA = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 32, "type_vocab_size": 0}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", CAUSAL),
+    "qwen2": ("Qwen2Config", CAUSAL),
+    "gemma": ("GemmaConfig", {**CAUSAL, "num_key_value_heads": 1, "head_dim": 8}),
+    "gemma2": ("Gemma2Config", {**CAUSAL, "head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8}),
+    "gpt2": ("GPT2Config", {"vocab_size": 400, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 512, **IDS}),
+    "bert": ("BertConfig", {**SIZE, "pad_token_id": 0}),
+    "deberta": (
+        "DebertaV2Config",
+        {**SIZE, **DEBERTA, "pad_token_id": 0, "norm_rel_ebd": "layer_norm", "share_att_key": True},
+    ),
+}
 
 
 def save(
@@ -113,16 +78,21 @@ def save(
 ) -> Path:
     """A checkpoint on disk: a causal language model, or with `labels` a classifier."""
     torch.manual_seed(seed)
-    settings = config(architecture)
+    kind, options = CONFIGS[architecture]
+    settings = getattr(transformers, kind)(**options)
     if labels is None:
         model = transformers.AutoModelForCausalLM.from_config(settings)
     else:
         settings.num_labels = labels
         model = transformers.AutoModelForSequenceClassification.from_config(settings)
-    # fresh weights are nearly linear; larger ones make attention, masks and positions matter
+    larger_weights(model).save_pretrained(folder)
+    tokenizer(template, encoder=architecture in ("bert", "deberta")).save_pretrained(folder)
+    return folder
+
+
+def larger_weights(model: Any) -> Any:
+    """Fresh weights are nearly linear; larger ones make attention, masks and positions matter."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.eval().save_pretrained(folder)
-    tokenizer(template, encoder=architecture in ("bert", "deberta")).save_pretrained(folder)
-    return folder
+    return model.eval()

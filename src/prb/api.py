@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -56,7 +56,7 @@ from prb.reporting.results import (
 )
 from prb.reporting.site import ReportConfig
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig
-from prb.runs import CONFIG, REPLIES, read_lines, write_bytes, write_json
+from prb.runs import CONFIG, REPLIES, Finished, read_lines, write_bytes, write_json
 from prb.serving.server import ServeConfig
 from prb.training.config import FullConfig, TrainConfig, config_of
 from prb.work import asking_nothing
@@ -116,20 +116,23 @@ def verb(
     return make
 
 
-def _run(config: C, job: Callable[[C], Result], finish: Callable[[Result], None]) -> Result:
-    """Do a job, or with `dry_run` only count its calls. An error about a finished result brings the result along."""
+def _run(
+    config: C, job: Callable[[C], Finished], kind: Callable[[Path, Any], Result], check: Callable[[Result], None]
+) -> Result:
+    """Do a job, or with `dry_run` only count its calls. If the finished result does not pass, the error has it."""
     if config.dry_run and not isinstance(config, BuildConfig):  # a build estimates its own cost
         return _dry_run(config, job)  # type: ignore[return-value]
-    result = job(config)
+    finished = job(config)
+    result = kind(finished.folder, finished.summary)
     try:
-        finish(result)
+        check(result)
     except ResultFailed as failed:
         failed.result = result
         raise
     return result
 
 
-def _dry_run(config: C, job: Callable[[C], Run]) -> DryRun:
+def _dry_run(config: C, job: Callable[[C], object]) -> DryRun:
     """What a verb would ask: it runs in a folder that is thrown away, with what its own has so far."""
     pace: dict[str, list[float]] = defaultdict(list)
 
@@ -182,15 +185,12 @@ def evaluate(
     if config.dry_run:
         config, hooks = replace(config, hook=()), ()
 
-    def job(config: EvaluateConfig) -> Evaluation:
-        finished = run(config, models=objects, hooks=hooks, progress=progress)
-        return Evaluation(finished.folder, finished.summary, full=config.full)
-
-    def finish(result: Evaluation) -> None:
+    def check(result: Evaluation) -> None:
         check_failures(result.typed, config.max_failed)
         require(config.require or "", result.typed)
 
-    return _run(config, job, finish)
+    job = partial(run, models=objects, hooks=hooks, progress=progress)
+    return _run(config, job, partial(Evaluation, full=config.full), check)
 
 
 @verb(MergeConfig, by_position=["runs"])
@@ -217,15 +217,11 @@ def audit(config: AuditConfig, *, models: Models | None = None, progress: Progre
     from prb.evaluation.audit import check_failures
     from prb.reporting.figures import write_figures_of
 
-    def job(config: AuditConfig) -> Audit:
-        finished = run(config, models=models, progress=progress)
-        return Audit(finished.folder, finished.summary)
-
-    def finish(result: Audit) -> None:
+    def check(result: Audit) -> None:
         write_figures_of(result, progress)
         check_failures(result.summary, config.max_failed)
 
-    return _run(config, job, finish)
+    return _run(config, partial(run, models=models, progress=progress), Audit, check)
 
 
 def _makes_license(settings: Mapping[str, Any]) -> type[Settings]:
@@ -245,11 +241,8 @@ def grade(
         made = make_license(config)
         return Licensed(made.folder, made.summary)
 
-    def job(config: GradeConfig) -> Grading:
-        finished = run(config, grader=grader, progress=progress)
-        return Grading(finished.folder, finished.summary)
-
-    return _run(config, job, lambda result: check_failures(result.summary, config.max_failed))
+    job = partial(run, grader=grader, progress=progress)
+    return _run(config, job, Grading, lambda result: check_failures(result.summary, config.max_failed))
 
 
 @verb(BuildConfig)
@@ -258,15 +251,11 @@ def build(config: BuildConfig, *, llms: Mapping[Any, LLM] | None = None, progres
     from prb.building.run import build as run
     from prb.building.run import check_failures
 
-    def job(config: BuildConfig) -> BuiltBenchmark:
-        finished = run(config, llms=llms, progress=progress)
-        return BuiltBenchmark(finished.folder, finished.summary)
-
-    def finish(result: BuiltBenchmark) -> None:
+    def check(result: BuiltBenchmark) -> None:
         if not result.is_estimate:
             check_failures(result.summary, config.max_failed)
 
-    return _run(config, job, finish)
+    return _run(config, partial(run, llms=llms, progress=progress), BuiltBenchmark, check)
 
 
 @verb(TrainConfig, FullConfig, kind=lambda settings: config_of(settings.get("method", "light")))
@@ -292,15 +281,12 @@ def best_of_n(
     from prb.downstream.bon import check_failures
     from prb.reporting.figures import write_figures_of
 
-    def job(config: BonConfig) -> BestOfN:
-        finished = run(config, models=models, policy=policy, grader=grader, progress=progress)
-        return BestOfN(finished.folder, finished.summary)
-
-    def finish(result: BestOfN) -> None:
+    def check(result: BestOfN) -> None:
         write_figures_of(result, progress)
         check_failures(result.summary, config.max_failed)
 
-    return _run(config, job, finish)
+    job = partial(run, models=models, policy=policy, grader=grader, progress=progress)
+    return _run(config, job, BestOfN, check)
 
 
 @verb(PpoConfig)

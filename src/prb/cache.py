@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,15 +67,12 @@ class Cache:
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError):
                     raise
-                for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
-                    self.path.with_name(name).unlink(missing_ok=True)
+                self.path.unlink()
                 self._open()
 
     def _open(self) -> None:
         db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         try:
-            self._turn_on_wal(db)
-            db.execute("PRAGMA synchronous=NORMAL")
             db.execute("BEGIN IMMEDIATE")
             if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 db.execute("DROP TABLE IF EXISTS outputs")
@@ -87,18 +83,6 @@ class Cache:
             db.close()
             raise
         self._db = db
-
-    def _turn_on_wal(self, db: sqlite3.Connection) -> None:
-        """Two processes may create the cache at once, and SQLite does not wait for a lock to change the mode."""
-        last_try = time.monotonic() + PATIENCE
-        while True:
-            try:
-                db.execute("PRAGMA journal_mode=WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > last_try:
-                    raise
-                time.sleep(0.02)
 
     @contextmanager
     def _tolerant(self) -> Iterator[None]:
@@ -111,7 +95,7 @@ class Cache:
                 self.problem = f"the cache {self.path} cannot be used: {why}; set PRB_CACHE to another folder"
                 self._db = None
 
-    def get_raw(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The values that are stored; missing keys are left out."""
         values: dict[bytes, bytes] = {}
         with self._tolerant():
@@ -122,7 +106,7 @@ class Cache:
                 values.update(self._db.execute(query, part))  # type: ignore[union-attr]
         return values
 
-    def put_raw(self, model: str, values: Mapping[bytes, bytes]) -> None:
+    def put(self, model: str, values: Mapping[bytes, bytes]) -> None:
         """Store all or none; the first value of a key stays."""
         with self._tolerant():
             if self._db:
@@ -130,19 +114,6 @@ class Cache:
                     self._db.execute("BEGIN IMMEDIATE")
                     rows = ((key, model, value) for key, value in values.items())
                     self._db.executemany("INSERT OR IGNORE INTO outputs VALUES (?, ?, ?)", rows)
-
-    def get(self, keys: Sequence[bytes]) -> dict[bytes, Any]:
-        """As `get_raw`, for values that are JSON; one that is not counts as missing."""
-        values = {}
-        for key, value in self.get_raw(keys).items():
-            try:
-                values[key] = orjson.loads(value)
-            except orjson.JSONDecodeError:
-                continue
-        return values
-
-    def put(self, model: str, values: Mapping[bytes, Any]) -> None:
-        self.put_raw(model, {key: orjson.dumps(value) for key, value in values.items()})
 
     def stats(self) -> dict[str, int]:
         """Number of entries per model."""
@@ -201,7 +172,8 @@ class Memo(Generic[V]):
         values: dict[Any, V | Failure] = {key: self._known[key] for key in keys if key in self._known}
         if self._cache:
             missing_keys = [key for key in dict.fromkeys(keys) if key not in values]
-            values |= {key: self._unpack(stored) for key, stored in self._cache.get(missing_keys).items()}
+            stored = self._cache.get(missing_keys)
+            values |= {key: self._unpack(orjson.loads(value)) for key, value in stored.items()}
         missing: dict[Any, T] = {}
         for key, item in zip(keys, items, strict=True):
             if key not in values:
@@ -212,9 +184,9 @@ class Memo(Generic[V]):
                 raise RuntimeError(f"the model gave {len(results)} answers to {len(missing)} questions")
             fresh = dict(zip(missing, results, strict=True))
             values |= fresh
-            sound = {key: self._pack(value) for key, value in fresh.items() if not isinstance(value, Failure)}
+            sound = {key: value for key, value in fresh.items() if not isinstance(value, Failure)}
             if self._cache and sound:
-                self._cache.put(self._model, sound)
+                self._cache.put(self._model, {key: orjson.dumps(self._pack(value)) for key, value in sound.items()})
         if self._capacity:
             self._known.update((key, value) for key, value in values.items() if not isinstance(value, Failure))
             while len(self._known) > self._capacity:

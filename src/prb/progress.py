@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, one updated line in a notebook, plain lines elsewhere, or nothing."""
+"""Progress of long work: a bar on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prb.errors import redact_options
 from prb.types import visible
@@ -59,7 +59,7 @@ class Tally:
 
 
 class Lines:
-    """One line at the start and one every `every` seconds, for log files and CI."""
+    """One line at the start and one every `every` seconds, for log files, notebooks and CI."""
 
     def __init__(self, every: float = 10.0) -> None:
         self._every = every
@@ -127,49 +127,11 @@ class Bar:
         self._rich.stop()
 
 
-class Notebook(Lines):
-    """Each task is one line below the cell, updated in place; notes stay."""
-
-    def __init__(self, every: float = 0.5) -> None:
-        super().__init__(every)
-        self._line: Any = None
-
-    def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
-        self._line = None
-        super().begin(label, total, done)
-
-    def note(self, text: str) -> None:
-        from IPython.display import display
-
-        display(_Plain(text))  # type: ignore[no-untyped-call]
-
-    def show(self, text: str) -> None:
-        from IPython.display import display
-
-        if self._line is None:
-            self._line = display(_Plain(text), display_id=True)  # type: ignore[no-untyped-call]
-        else:
-            self._line.update(_Plain(text))
-
-
-class _Plain:
-    """A text that a notebook shows without quotation marks."""
-
-    def __init__(self, text: str) -> None:
-        self._text = redact_options(text)
-
-    def __repr__(self) -> str:
-        return self._text
-
-
 @contextmanager
 def watch(quiet: bool = False) -> Iterator[Progress]:
     """The progress display that fits where this process runs."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if quiet:
         yield SILENT
-    elif hasattr(shell, "kernel"):
-        yield Notebook()
     elif sys.stderr.isatty():
         bar = Bar()
         try:

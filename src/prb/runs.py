@@ -262,7 +262,10 @@ class RunFolder:
             over = "" if self._fresh is None else ", start over with --fresh,"
             raise RunConflict(
                 f"{self.folder} was made with other settings; choose another --out{over} or change these back:\n  "
-                + "\n  ".join(differing)
+                + "\n  ".join(
+                    "dataset: its rows have changed" if line.startswith("dataset.fingerprint: ") else line
+                    for line in differing
+                )
             )
         if extended:
             for name in (SUMMARY, USERS):

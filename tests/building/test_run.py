@@ -4,11 +4,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -17,16 +15,11 @@ from hypothesis import strategies as st
 from prb import EvaluateConfig, evaluate
 from prb.building.config import ROLES, STAGES, BuildConfig
 from prb.building.run import (
-    Check,
     aspects_gate,
     build,
     check_failures,
-    find_duplicates,
-    form_gate,
-    leaking_posts,
     length_gap,
     length_gate,
-    pass_rates,
     quality_gate,
     refusal_gate,
     wording_gate,
@@ -81,30 +74,6 @@ def test_records_become_pairs_that_the_evaluator_accepts(records, tmp_path) -> N
     assert evaluation.summary["dataset"]["rows"] == 4
 
 
-def test_each_row_holds_the_rubric_its_opposite_and_what_the_gates_found(records, tmp_path) -> None:
-    (row,) = rows_of(run(records(make_record(1, topic="gardens", split="test")), tmp_path / "out"))
-    assert [aspect["evidence"] for aspect in row["rubric_aspects"]] == [
-        "My mornings belong to balcony tomatoes1",
-        "I distrust experiments1 of any kind",
-    ]
-    assert row["negative_rubric"] == ["wants untomatoes1", "wants unexperiments1"]
-    assert row["build"]["grades"] == {"chosen": [2.0, 2.0], "rejected": [0.0, 0.0]}
-    assert row["build"]["quality"] == {"chosen": 4.5, "rejected": 4.5}
-    assert (row["topic"], row["split"]) == ("gardens", "test")
-    assert "zztomatoes1" in row["chosen"]
-    assert "zzuntomatoes1" in row["rejected"]
-
-
-def test_a_second_run_asks_nothing_and_writes_the_same_bytes(records, tmp_path) -> None:
-    source = records(*map(make_record, range(1, 4)))
-    run(source, tmp_path / "out")
-    before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
-    silent = Author(lambda _: Failure("must not be asked"))
-    run(source, tmp_path / "out", silent)
-    assert silent.requests == []
-    assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()} == before
-
-
 def interrupted(after: int) -> ScriptedLLM:
     """Breaks off after so many requests, as Ctrl-C would."""
     left = iter(range(after))
@@ -135,16 +104,6 @@ def test_an_interrupted_build_goes_on_and_ends_with_the_same_pairs(records, tmp_
 
 def _calls(folder: Path) -> int:
     return len((folder / "replies.jsonl").read_bytes().splitlines())
-
-
-def test_a_torn_last_line_of_the_log_is_asked_for_again(records, tmp_path) -> None:
-    source = records(make_record(1))
-    run(source, tmp_path / "out")
-    log = tmp_path / "out" / "replies.jsonl"
-    log.write_bytes(log.read_bytes()[:-20])
-    again = Author()
-    run(source, tmp_path / "out", again)
-    assert len(again.requests) == 1
 
 
 def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tmp_path) -> None:
@@ -227,15 +186,6 @@ def test_a_stage_asked_again_has_another_seed_and_the_rest_is_kept(records, tmp_
     rested = Author()
     assert rows_of(run(source, tmp_path / "out", rested, redo="answer")) == second, "every version is in the log"
     assert rested.requests == []
-
-
-def test_every_stage_can_be_asked_again(records, tmp_path) -> None:
-    source = records(make_record(1))
-    run(source, tmp_path / "out")
-    for stage in STAGES:
-        before = _calls(tmp_path / "out")
-        run(source, tmp_path / "out", redo=stage)
-        assert (_calls(tmp_path / "out") > before) == (stage != "couple"), stage
 
 
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "couple"])
@@ -366,38 +316,11 @@ def test_what_a_model_gets_wrong_ends_as_a_reject_with_its_gate(records, tmp_pat
     assert rows_of(result) == []
 
 
-def test_a_gate_that_is_switched_off_lets_pass(records, tmp_path) -> None:
-    def chatty(request: Request) -> str:
-        text = author(request)
-        return (
-            f"{text[:-50]} my mornings belong to balcony tomatoes1 yes"
-            if "Write an answer" in request.chat[-1].text
-            else text
-        )
-
-    llm = Author(chatty)
-    assert rows_of(run(records(make_record(1)), tmp_path / "with", llm)) == []
-    assert len(rows_of(run(records(make_record(1)), tmp_path / "without", llm, gate=("wording=off",)))) == 1
-
-
 @pytest.mark.parametrize(("gate", "stage"), [("quality", "quality"), ("aspects", "grade"), ("blind-judge", "blind")])
 def test_a_gate_that_is_switched_off_asks_nobody(records, tmp_path, gate, stage) -> None:
     result = run(records(make_record(1)), tmp_path / "out", gate=(f"{gate}=off",))
     assert result.summary["counts"]["rows"] == 1
     assert stage not in result.summary["cost"]
-
-
-def test_evidence_that_is_no_quote_is_asked_for_again(records, tmp_path) -> None:
-    replies = iter(['1. Aspect: x\nEvidence: "made up words"\nReason: y'])
-
-    def second_thoughts(request: Request) -> str:
-        if "explanation" in material(request.chat[-1].text) and (wrong := next(replies, None)):
-            return wrong
-        return author(request)
-
-    llm = Author(second_thoughts)
-    assert len(rows_of(run(records(make_record(1)), tmp_path / "out", llm))) == 1
-    assert sum("explanation" in material(request.chat[-1].text) for request in llm.requests) == 2
 
 
 def judged(credit: tuple[str, str]) -> Callable[[Request], str]:
@@ -468,18 +391,6 @@ def test_orders_inside_a_narrative_stay_quoted_material(records, tmp_path) -> No
     assert shown == [attack]
 
 
-def test_ten_thousand_posts_and_another_alphabet_are_no_trouble(records, tmp_path) -> None:
-    posts = [{"id": str(n), "category": "", "text": f"Post number {n} about nothing much."} for n in range(10_000)]
-    chinese = make_record(
-        2, question="我应该怎样开始养蜂？", narrative="我每天早上都很忙没有时间。\n我不喜欢做任何实验。"
-    )
-    chinese["posts"] = ["昨天我在花园里待到中午。"]
-    result = run(records(make_record(1, posts=posts), chinese), tmp_path / "out")
-    first, second = rows_of(result)
-    assert len(first["profile"]) == 10_000
-    assert second["rubric_aspects"][0]["evidence"] in chinese["narrative"]
-
-
 def test_posts_that_give_the_narrative_away_are_left_out(records, tmp_path) -> None:
     record = make_record(
         1,
@@ -511,17 +422,6 @@ def test_roles_may_use_different_models(records, tmp_path) -> None:
     asked = Counter(orjson.loads(line)["model"] for line in lines)
     assert len(grade.requests) == asked["grade"]
     assert len(judge.requests) == asked["quality"] + asked["blind"]
-
-
-def test_a_dry_run_estimates_and_neither_asks_nor_writes(records, tmp_path) -> None:
-    source = records(*map(make_record, range(1, 11)))
-    llm = Author()
-    settings = {"llm": "openai/gpt-5?usd_in=1&usd_out=10", "out": tmp_path / "out", "mirror": False}
-    result = build(input=source, dry_run=True, llms=dict.fromkeys(ROLES.values(), llm), **settings)
-    calls = {stage: cost["calls"] for stage, cost in result.summary["stages"].items()}
-    assert calls == {"rubric": 10, "negative": 10, "couple": 0, "answer": 40, "grade": 40, "quality": 20, "blind": 20}
-    assert result.summary["usd"] > 0
-    assert (llm.requests, (tmp_path / "out").exists()) == ([], False)
 
 
 def test_the_estimate_is_exact_in_calls_where_everything_passes_at_once(records, tmp_path) -> None:
@@ -576,38 +476,6 @@ def test_too_many_failed_requests_are_refused_with_their_reasons(records, tmp_pa
     assert run(source, tmp_path / "out", fresh=True).summary["failures"] == {}
 
 
-@pytest.fixture
-def built(write_jsonl, tmp_path: Path) -> Path:
-    source = write_jsonl([make_record(n) for n in range(1, 4)], "records.jsonl")
-    config = BuildConfig(input=str(source), llm="scripted/author", out=tmp_path / "out", mirror=False)
-    return build(config, llms=dict.fromkeys(ROLES.values(), Author())).folder
-
-
-def test_the_hub_folder_is_read_by_the_hubs_own_library(built) -> None:
-    datasets = pytest.importorskip("datasets", reason="needs the hub extra")
-    rows = datasets.load_dataset(str(built / "hub"), split="test", cache_dir=str(built / "cache"))
-    assert list(rows["id"]) == ["r1", "r2", "r3"]
-    assert rows[0]["rubric_aspects"][0]["evidence"] == "My mornings belong to balcony tomatoes1"
-
-
-def test_the_readme_tells_counts_gates_cost_and_prompts_and_every_reply_is_kept_with_its_stage(built) -> None:
-    text = (built / "hub" / "README.md").read_text()
-    says = ("3 pairs of 3 users", "| aspects | 12 of 12 |", "| answer | 12 | 0 | 120 | 60 | 0.0120 |")
-    assert [part for part in (*says, "blind-judge 50.0 %", "build_rubric `") if part not in text] == []
-    lines = [orjson.loads(line) for line in (built / "replies.jsonl").read_bytes().splitlines()]
-    assert {line["model"] for line in lines} == {"rubric", "negative", "answer", "grade", "quality", "blind"}
-    assert all(line["key"] and line["value"] for line in lines)
-
-
-def test_pass_rates_count_each_gate_over_all_rounds() -> None:
-    checks = [
-        Check("a", 1, "x", "length", None),
-        Check("a", 2, "x", "length", "long"),
-        Check("b", 1, "x", "form", None),
-    ]
-    assert pass_rates(checks) == {"length": {"applied": 2, "passed": 1}, "form": {"applied": 1, "passed": 1}}
-
-
 # gates by themselves
 
 TEXT = st.text(string.ascii_lowercase + " ", min_size=1, max_size=80)
@@ -651,31 +519,6 @@ def test_any_run_of_five_hidden_words_in_an_answer_is_found(data) -> None:
     assert "shares" in str(wording_gate(answer, a_record(), RUBRIC, 5))
 
 
-def test_four_words_are_not_five_and_words_of_the_question_may_be_repeated() -> None:
-    assert wording_gate("It is every single week the.", a_record(), RUBRIC, 6) is None
-    record = a_record(narrative="When should I water the plants? I never know.")
-    assert wording_gate("When should I water the plants is easy to say.", record, (), 5) is None
-
-
-def test_hidden_words_are_found_where_words_are_not_written_apart() -> None:
-    record = a_record(question="怎么养花？", narrative="我每天早上都很忙没有时间照顾它们")
-    assert wording_gate("因为我每天早上都很忙没有时间所以", record, (), 5)
-    assert wording_gate("这种植物很容易照顾", record, (), 5) is None
-    clauses = a_record(narrative="我下班晚，所以只有二十分钟做饭，而且家里没有烤箱。")
-    assert wording_gate("建议煮面，所以只有二十分钟做饭，而且家里没有烤箱，也行。", clauses, (), 5)
-
-
-def test_posts_leak_by_eight_words_and_not_by_five() -> None:
-    record = a_record(
-        narrative="After the long winter I only trust tools that my father used.",
-        posts=(
-            Post("a", "", "I only trust tools that hold."),
-            Post("b", "", "Now I only trust tools that my father used."),
-        ),
-    )
-    assert [post.id for post in leaking_posts(record, ())] == ["b"]
-
-
 REFUSALS = """I'm sorry, but I can't help with that.
 I am sorry, but I cannot provide that.
 I cannot help with that
@@ -693,26 +536,3 @@ Sorry state of the roof aside, begin with the gutters."""
 def test_refusals_are_seen_and_answers_are_not_taken_for_refusals() -> None:
     assert [text for text in REFUSALS.splitlines() if not refusal_gate(text)] == []
     assert [text for text in ANSWERS.splitlines() if refusal_gate(text)] == []
-
-
-def test_a_list_beside_prose_is_told_by_its_form() -> None:
-    assert form_gate("- one\n- two", "One and two.")
-    assert form_gate("- one\n- two", "1. one\n2. two") is None
-
-
-class Letters:
-    """Twelve directions; texts with the same first letter are the same."""
-
-    fingerprint = "letters"
-
-    def encode(self, texts):
-        return np.eye(26, dtype=np.float32)[[ord(text[0].lower()) - 97 for text in texts]]
-
-
-@given(st.lists(st.sampled_from("abcd"), max_size=9), st.integers(1, 4))
-def test_every_repetition_is_a_duplicate_of_the_first_whatever_the_block(letters, block) -> None:
-    records = [a_record(id=str(n), question=f"{letter} question") for n, letter in enumerate(letters)]
-    found = find_duplicates(records, Letters(), 0.95, block)
-    assert found == {
-        j: letters.index(letters[j]) for i, j in combinations(range(len(letters)), 2) if letters[i] == letters[j]
-    }

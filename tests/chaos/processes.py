@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -30,9 +31,11 @@ class Running:
             time.sleep(0.001)
 
     def signal(self, number: signal.Signals) -> None:
-        if self.process.is_alive():
-            assert self.process.pid
-            os.kill(self.process.pid, number)
+        assert self.process.pid
+        # the server that forked it collects it, so it may be gone before `is_alive` says so
+        with contextlib.suppress(ProcessLookupError):
+            if self.process.is_alive():
+                os.kill(self.process.pid, number)
 
     def wait(self) -> tuple[int, str]:
         """Its exit code, and what it said on stderr."""

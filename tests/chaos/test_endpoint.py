@@ -87,6 +87,11 @@ def judged(script: Script, data: Path, name: str) -> list[dict[str, Any]]:
     return [{key: line[key] for key in ("pair", "verdicts", "credit", "failure")} for line in outcomes(data / name)]
 
 
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prb.llm.endpoint.retry_pause", lambda *_: 0.002)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return judged(verdict, tmp_path_factory.mktemp("judge"), "whole")

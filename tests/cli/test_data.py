@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -54,23 +53,6 @@ def test_warnings_only_count_if_strict(prb: Prb, write_jsonl: Write) -> None:
     assert strict.err == f"prb: {data}: 1 row with problems\n"
 
 
-def test_problems_as_json_are_json_whatever_the_exit_code(prb: Prb, write_jsonl: Write) -> None:
-    data = write_jsonl([make_row(1, question="")])
-    said = prb("data", "check", data, "--json")
-    assert said.code == 2
-    assert said.json[0] == {"place": "set.jsonl", "line": 1, "what": "`question` is empty", "level": "error"}
-
-
-def test_ratings_are_checked_by_their_own_rules(prb: Prb, write_jsonl: Write) -> None:
-    data = write_jsonl([{"user": "u", "question": "Q?", "profile": [], "answer": "a", "rating": 0.5}])
-    assert prb("data", "check", data, "--task", "ratings").code == 0
-    assert prb("data", "check", data).code == 2
-
-
-def test_the_embedded_set_is_sound(prb: Prb) -> None:
-    assert prb("data", "check", "mirror").out.endswith("mirror: 0 errors, 0 warnings\n")
-
-
 def test_a_set_that_is_not_there_is_refused(prb: Prb) -> None:
     assert prb("data", "check", "nowhere.jsonl") == (2, "", "prb: nowhere.jsonl does not exist\n")
     assert prb("data", "stats", "miror").err == "prb: no dataset named 'miror'; did you mean 'mirror'?\n"
@@ -85,19 +67,6 @@ def test_a_row_is_shown_whole_with_what_is_hidden_from_models(prb: Prb, write_js
         assert part in said.out, part
 
 
-def test_text_that_looks_like_markup_is_shown_as_it_is(prb: Prb, write_jsonl: Write) -> None:
-    data = write_jsonl([make_row(1, user="[/bold]", question="[red]Why[/red]?", narrative="[link")])
-    said = prb("data", "show", data, "r1")
-    assert said.code == 0
-    for part in ("[/bold]: 2 posts", "[red]Why[/red]?", "[link"):
-        assert part in said.out
-
-
-def test_a_row_as_json_is_the_row_of_the_file(prb: Prb, write_jsonl: Write) -> None:
-    row = make_row(1, own_field={"kept": [1, None]})
-    assert prb("data", "show", write_jsonl([row]), "r1", "--json").json == row
-
-
 def test_a_dataset_may_be_given_as_a_flag_as_with_other_verbs(prb: Prb, write_jsonl: Write, tmp_path: Path) -> None:
     data = write_jsonl([make_row(1), make_row(2)])
     for command in ("check", "stats"):
@@ -107,23 +76,6 @@ def test_a_dataset_may_be_given_as_a_flag_as_with_other_verbs(prb: Prb, write_js
     assert prb("data", "show", "r1", f"--dataset={data}", "--json").out == shown.out
     assert prb("data", "show", "--json", "--dataset", data, "r1").out == shown.out
     assert prb("data", "convert", tmp_path / "copy.jsonl", "--dataset", data).code == 0
-
-
-@pytest.mark.parametrize("words", [["check", ""], ["stats", "--dataset", ""], ["show", "", "1"]])
-def test_an_empty_name_is_no_dataset(words: list[str], prb: Prb) -> None:
-    said = prb("data", *words)
-    assert (said.code, said.out, said.err) == (2, "", "prb: dataset must not be empty\n")
-
-
-def test_an_id_alone_is_looked_for_in_the_embedded_set(prb: Prb) -> None:
-    (wanted, *_) = [row["id"] for row in _embedded()]
-    assert prb("data", "show", wanted, "--json").json["id"] == wanted
-
-
-def _embedded() -> list[dict[str, Any]]:
-    from prb.data.source import open_source
-
-    return [row.data for row in open_source("mirror").rows()]
 
 
 def test_an_id_that_is_not_there_is_answered_with_the_nearest(prb: Prb, write_jsonl: Write) -> None:
@@ -139,27 +91,6 @@ def test_a_row_with_errors_is_refused_with_what_is_wrong(words: list[str], prb: 
     assert "set.jsonl r1: `chosen` is missing; the columns are user, question" in said.err
 
 
-PROMPTS = {
-    "none": "How do I water plant number 1?",
-    "profile": "Earlier posts by the person who asks, oldest first:\n\nI love short lists about topic 1.\n\n"
-    "My flat number 1 faces north and is cold.\n\nQuestion:\nHow do I water plant number 1?",
-    "plan": "What this person probably wants from an answer:\n- I love short lists about topic 1.\n"
-    "- My flat number 1 faces north and is cold.\n\nQuestion:\nHow do I water plant number 1?",
-    "shuffled": "Earlier posts by the person who asks, oldest first:\n\nI love short lists about topic 2.\n\n"
-    "My flat number 2 faces north and is cold.\n\nQuestion:\nHow do I water plant number 1?",
-    "oracle": "What this person probably wants from an answer:\n- brevity: Long texts tire them.\n\n"
-    "Question:\nHow do I water plant number 1?",
-}
-
-
-@pytest.mark.parametrize("condition", PROMPTS)
-def test_the_prompt_of_each_condition_can_be_read(condition: str, prb: Prb, write_jsonl: Write) -> None:
-    data = write_jsonl([make_row(1), make_row(2)])
-    assert prb("data", "show", data, "r1", "--condition", condition) == (0, PROMPTS[condition] + "\n", "")
-    as_json = prb("data", "show", data, "r1", "--condition", condition, "--json")
-    assert as_json.json == {"id": "r1", "condition": condition, "prompt": PROMPTS[condition]}
-
-
 @pytest.mark.parametrize(
     ("condition", "says"),
     [("oracle", "r1: no rubric to show"), ("shuffled", "r1: no other user to borrow a history from")],
@@ -167,11 +98,6 @@ def test_the_prompt_of_each_condition_can_be_read(condition: str, prb: Prb, writ
 def test_a_prompt_that_cannot_be_made_says_why(condition: str, says: str, prb: Prb, write_jsonl: Write) -> None:
     data = write_jsonl([make_row(1, rubric_aspects=[])])
     assert prb("data", "show", data, "r1", "--condition", condition) == (1, "", f"prb: {says}\n")
-
-
-def test_the_prompt_of_a_row_in_another_split_has_its_donor_there(prb: Prb, write_jsonl: Write) -> None:
-    data = write_jsonl([make_row(1, split="dev"), make_row(2, split="dev"), make_row(3, split="test")])
-    assert "topic 2" in prb("data", "show", data, "r1", "--condition", "shuffled").out
 
 
 def test_stats_count_what_is_there(prb: Prb, write_jsonl: Write) -> None:
@@ -186,33 +112,12 @@ def test_stats_count_what_is_there(prb: Prb, write_jsonl: Write) -> None:
     assert "2 (2 to 2)" in shown.out
 
 
-def test_stats_without_a_name_are_those_of_the_embedded_set(prb: Prb) -> None:
-    found = prb("data", "stats", "--json").json
-    assert (found["dataset"], found["rows"]) == ("mirror", len(_embedded()))
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_converting_there_and_back_loses_nothing(ending: str, prb: Prb, write_jsonl: Write, tmp_path: Path) -> None:
-    rows = [*make_twins(1), make_row(5, groups={"age": "60+"}, extra=[1, {"a": None}])]
-    there, back = tmp_path / f"there.{ending}", tmp_path / "back.jsonl"
-    assert prb("data", "convert", write_jsonl(rows), there) == (0, f"3 rows written to {there}\n", "")
-    assert prb("data", "convert", there, back).code == 0
-    assert [json.loads(line) for line in back.read_text("utf-8").splitlines()] == rows
-
-
 @pytest.mark.parametrize(("target", "says"), [("out.txt", "unknown format"), ("no/where.jsonl", "does not exist")])
 def test_a_target_that_cannot_be_written_is_refused(
     target: str, says: str, prb: Prb, write_jsonl: Write, tmp_path: Path
 ) -> None:
     said = prb("data", "convert", write_jsonl([make_row(1)]), tmp_path / target)
     assert (said.code, says in said.err) == (2, True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["set.jsonl"]
-
-
-def test_a_source_that_breaks_leaves_no_half_file(prb: Prb, tmp_path: Path) -> None:
-    (tmp_path / "set.jsonl").write_text('{"id": 1}\n{"id": \n')
-    said = prb("data", "convert", tmp_path / "set.jsonl", tmp_path / "out.parquet")
-    assert (said.code, "set.jsonl:2: broken JSON" in said.err) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set.jsonl"]
 
 

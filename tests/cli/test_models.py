@@ -33,14 +33,6 @@ def test_every_model_is_listed(prb: Prb) -> None:
         assert part in said.out
 
 
-def test_json_is_the_list_and_nothing_else(prb: Prb) -> None:
-    found = prb("models", "list", "--json").json
-    assert [model["name"] for model in found["models"]] == list(MODELS)
-    (random,) = [model for model in found["models"] if model["name"] == "random"]
-    assert random["options"] == ["seed=0"]
-    assert random["what"] == "Floor: a number drawn by hash of question and answer."
-
-
 def test_known_checkpoints_are_listed_with_what_runs_them(prb: Prb) -> None:
     known = {entry["name"]: entry for entry in prb("models", "list", "--json").json["checkpoints"]}
     assert known["Skywork/Skywork-Reward-V2-Qwen3"]["runs"] == "engine, vLLM"
@@ -55,30 +47,7 @@ def test_known_checkpoints_are_listed_with_what_runs_them(prb: Prb) -> None:
     assert "Qwen/Qwen2.5-Math-RM…" in prb("models", "list").out
 
 
-def test_weights_are_present_once_their_folder_is(prb: Prb, tmp_path: Path) -> None:
-    def present() -> bool:
-        (minilm,) = [w for w in prb("models", "list", "--json").json["weights"] if w["name"] == "minilm"]
-        return bool(minilm["present"])
-
-    assert not present()
-    (tmp_path / "cache" / "weights" / "minilm").mkdir(parents=True)
-    assert present()
-
-
-def test_pulling_what_is_there_only_says_where(prb: Prb, tmp_path: Path) -> None:
-    folder = tmp_path / "cache" / "weights" / "minilm"
-    folder.mkdir(parents=True)
-    assert prb("models", "pull", "minilm") == (0, f"{folder}\n", "")
-
-
 def test_pulling_an_unknown_name_is_answered_with_the_nearest(prb: Prb, tmp_path: Path) -> None:
     said = prb("models", "pull", "minilim")
     assert said == (2, "", "prb: no weights named 'minilim'; did you mean 'minilm'?\n")
     assert not (tmp_path / "cache").exists()
-
-
-def test_a_model_that_needs_missing_weights_says_how_to_get_them(prb: Prb, tmp_path: Path) -> None:
-    said = prb("evaluate", "--model", "embedding?encoder=minilm", "--limit", "2", "--out", tmp_path / "run")
-    assert said.code == 2
-    assert "prb models pull minilm" in said.err
-    assert not (tmp_path / "run").exists()

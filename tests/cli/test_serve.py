@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import sys
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -70,13 +69,6 @@ def test_a_taken_port_is_known_before_a_model_is_loaded(prb: Prb, monkeypatch: p
     assert (said.code, "Address already in use" in said.err) == (2, True)
 
 
-def test_without_the_extra_it_says_what_to_install(prb: Prb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    said = prb("serve", "--model", "length")
-    assert said.code == 2
-    assert said.err == "prb: the reward server needs the 'serve' extra: pip install 'personalized-rewardbench[serve]'\n"
-
-
 def test_the_token_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = ServeConfig(model="length")
     assert read_token(config) is None
@@ -125,9 +117,3 @@ def test_a_server_from_the_first_line_to_the_last() -> None:
     assert err == (
         f"length at {server.url}; Ctrl-C answers accepted requests and stops\nstopped; 2 answers scored, 0 failed\n"
     )
-
-
-def test_quiet_says_nothing() -> None:
-    pytest.importorskip("fastapi", reason="needs the serve extra")
-    with running("-m", "prb", "serve", "--model", "length", "--port", "0", "--json", "--quiet") as server:
-        assert server.stop(signal.SIGTERM) == (0, "")

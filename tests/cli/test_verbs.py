@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ from prb.llm import LLMS, ScriptedLLM
 from tests.building.author import make_record
 from tests.cli.conftest import Prb
 from tests.conftest import make_row, make_twins
-from tests.downstream.fakes import Marks, lines, says
+from tests.downstream.fakes import Marks, says
 from tests.evaluation.test_audit import row as audit_row
 from tests.runs import names
 from tests.stats.test_ranking import BON
@@ -184,44 +183,7 @@ def test_without_an_out_a_run_is_named_after_its_set_and_without_matplotlib_figu
     assert names(Path("out")) == ["correlation.json", "table.md", "table.tex"]
 
 
-def test_a_ceiling_that_fails_is_said_and_exits_1(prb: Prb, files: Files) -> None:
-    said = prb("audit", files["audited"], "--ceiling", "scripted?fail=busy", "--out", "out", "--quiet")
-    assert (said.code, "could read no rubric" in said.out) == (1, True)
-    assert "× busy)" in said.err
-
-
-def test_rows_without_rubrics_have_no_ceiling_and_cannot_be_graded(prb: Prb, write_jsonl: Write, files: Files) -> None:
-    data = write_jsonl([audit_row(n, rubric_aspects=[]) for n in range(12)])
-    said = prb("audit", data, "--out", "out", "--quiet")
-    assert (said.code, "reading the rubric" in said.out, "no rubric to read" in said.out) == (0, False, True)
-    graded = prb("grade", "--validate", "--dataset", data, "--out", "graded")
-    assert (graded.code, "has a rubric (`rubric_aspects`)" in graded.err) == (2, True)
-    assert not Path("graded").exists()
-
-
 # --- grade ---
-def test_a_second_call_grades_nothing_and_a_saved_config_repeats_the_run(prb: Prb, files: Files) -> None:
-    words = ["grade", "--answers", files["answers"], "--grader", ALWAYS, "--limit", "3", "--out", "one"]
-    first, second = prb(*words), prb(*words)
-    assert (first.code, second.out) == (0, first.out)
-    assert "replies are there" in second.err
-    assert prb("grade", "--config", "one/config.json", "--out", "two").code == 0
-    for name in ("grades.jsonl", "summary.json"):
-        assert Path("one", name).read_bytes() == Path("two", name).read_bytes()
-
-
-def test_a_validation_prints_its_table(prb: Prb, write_jsonl: Write, files: Files) -> None:
-    pairs = load_pairs("mirror", split="test", limit=4)
-    human = write_jsonl([{"pair": p.id, "answer": p.chosen, "grades": [2, 1, 1]} for p in pairs], "human.jsonl")
-    words = ["grade", "--validate", "--limit", "4", "--human", human, "--retest", "--grader", ALWAYS]
-    said = prb(*words, "--out", "out", "--quiet")
-    assert said.code == 0
-    row = next(line.split() for line in said.out.splitlines() if line.strip().startswith("all "))
-    assert row == ["all", "50.0", "[0.4,", "99.6]", "4", "4", "0"]  # all tied; two couples say little of the next
-    assert "Against human grades, 4 answers: 66.7" in said.out
-    assert "Graded again under another seed, 8 answers: 100.0" in said.out
-    failed = prb("grade", "--validate", "--limit", "2", "--grader", "llm?llm=scripted/no", "--out", "failed")
-    assert (failed.code, "Failed: 4 no grades." in failed.out) == (1, True)
 
 
 # --- bon ---
@@ -232,14 +194,6 @@ def test_best_of_n_begins_with_whether_it_gains_and_says_if_its_grader_was_never
     said = prb(*filled(f"{BON_WORDS} --model length", files), "--out", "out", "--quiet")
     assert said.out.startswith("Best of 4: ")
     assert "Graded by marks. Its validity has not been measured." in said.out
-
-
-def test_without_out_the_folder_is_the_same_for_further_models(prb: Prb, files: Files) -> None:
-    for model in ("length", "random"):
-        assert prb(*filled(f"{BON_WORDS} --model {model} --quiet", files)).code == 0
-    (folder,) = Path("runs").iterdir()
-    assert folder.name.startswith("bon-set-jsonl-")
-    assert {line["model"] for line in lines(folder, "scores")} == {"length", "random"}
 
 
 def test_models_are_added_and_answers_of_a_file_may_move_but_not_change(prb: Prb, files: Files, tmp_path: Path) -> None:
@@ -263,12 +217,6 @@ def test_models_are_added_and_answers_of_a_file_may_move_but_not_change(prb: Prb
 
 
 # --- build, correlate, train ---
-def test_a_dry_run_of_a_build_prints_calls_and_dollars_and_writes_nothing(prb: Prb, files: Files) -> None:
-    words = ["--llm", "openai/gpt-5?usd_in=1&usd_out=10", "--out", "out", "--dry-run"]
-    said = prb("build", "--input", files["records"], *words)
-    assert (said.code, "2 records" in said.out) == (0, True)
-    assert ["answer", "8"] in [line.split()[:2] for line in said.out.splitlines()]
-    assert not Path("out").exists()
 
 
 def test_flags_take_several_values_and_may_be_repeated(prb: Prb, files: Files) -> None:
@@ -315,32 +263,6 @@ def test_two_models_of_one_run_are_compared(prb: Prb, run: Path) -> None:
     # every person speaks for the same side: 2 of 2^8 sign patterns are as extreme
     assert (row["value"], row["n"], row["p"], row["test"]) == (0.5, 8, pytest.approx(2 / 256), "sign-flip")
     assert (found["same_data"], found["a"]) == (True, str(run))
-
-
-def test_two_runs_are_compared_on_the_rows_they_share(prb: Prb, run: Path, write_jsonl: Write, tmp_path: Path) -> None:
-    data = write_jsonl([make_row(n) for n in range(3, 9)], name="fewer.jsonl")
-    words = ["--dataset", data, "--model", "length", "--model", "scripted", "--condition", "none", "--quiet"]
-    prb("evaluate", *words, "--out", tmp_path / "other")
-    said = prb("compare", run, tmp_path / "other")
-    assert "did not use the same data file" in said.out
-    assert "Up to 2 rows are in one run only" in said.out
-    (row,) = prb("compare", run, tmp_path / "other", "--json").json["comparisons"]
-    assert (row["model_a"], row["model_b"], row["n"], row["only_in_one"]) == ("length", "length", 6, 2)
-    rated = {"user": "u", "question": "Q?", "profile": [], "answer": "a", "rating": 0.5}
-    ratings = ["--task", "ratings", "--dataset", write_jsonl([rated]), "--model", "length", "--condition", "none"]
-    prb("evaluate", *ratings, "--quiet", "--out", tmp_path / "rated")
-    wrong: list[tuple[list[Any], str]] = [
-        ([tmp_path / "other", "--model-a", "length", "--model-b", "scripted"], "no row was answered in both"),
-        ([tmp_path / "nowhere"], "nowhere does not exist"),
-        ([tmp_path], "is not an evaluation run: it has no outcomes.jsonl"),
-        ([run, "--model-a", "lenght"], "has no model 'lenght'; it has constant, length"),
-        ([tmp_path / "rated"], "holds ratings; compare works on pairs"),
-        ([], "required"),
-    ]
-    for words, reason in wrong:
-        said = prb("compare", run, *words)
-        assert (said.code, said.out) == (2, "")
-        assert reason in said.err
 
 
 def test_exported_files_are_printed_one_per_line_or_as_json(prb: Prb, run: Path) -> None:

@@ -77,6 +77,12 @@ WRONG_TYPE: list[tuple[str, Any, str]] = [
     ("rubric_aspects", {"aspect": "x"}, "`rubric_aspects` must be a list, not an object"),
     ("rubric_aspects", [{"aspect": 1}], "`rubric_aspects.0.aspect` must be text, not a number"),
     ("rubric_aspects", [{"evidence": "x"}], "`rubric_aspects.0.aspect` is missing"),
+    ("chosen", [], "`chosen` is empty"),
+    ("chosen", ["a", " "], "`chosen.1` is empty"),
+    ("rejected", ["a", 3], "`rejected.1` must be text, not a number"),
+    ("rejected", ["z", "Once a week, plant 2 is happy. "], "`chosen` and `rejected` are the same text"),
+    ("context", [{"role": "bot", "text": "Hi."}], "`context.0.role` must be 'system', 'user' or 'assistant', not 'bot"),
+    ("choices", [{"question": "Tea?", "chosen": "Yes."}], "`choices.0.rejected` is missing"),
 ]
 
 BROKEN: dict[str, Broken] = {

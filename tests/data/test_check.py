@@ -12,7 +12,7 @@ from prb.data.load import load
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, Problem
 from tests.conftest import Row, make_row, make_twins
-from tests.data.broken import line, sound
+from tests.data.broken import sound
 
 Write = Callable[..., Path]
 EIGHT = "never begin an answer with a long apology"
@@ -21,25 +21,6 @@ SEVEN = "never begin an answer with an apology"
 
 def warnings(*rows: Row, **settings: Any) -> list[Problem]:
     return [problem for problem in check(MemorySource("set", rows), **settings) if problem.level == "warning"]
-
-
-def test_a_sound_set_has_no_problems() -> None:
-    assert check(MemorySource("set", [sound(1), sound(2)])) == []
-
-
-def test_an_empty_file_and_one_in_utf_16_are_one_problem(tmp_path: Path) -> None:
-    path = tmp_path / "set.jsonl"
-    path.write_bytes((line(sound(1)) + line(sound(2))).decode().encode("utf-16"))
-    [problem] = check(open_source(str(path)))
-    assert str(problem) == "set.jsonl:1: wrong encoding: the file is UTF-16, must be UTF-8"
-    path.write_bytes(b"")
-    [problem] = check(open_source(str(path)))
-    assert (problem.what, problem.level) == ("holds no rows", "error")
-
-
-def test_errors_come_before_warnings() -> None:
-    found = check(MemorySource("set", [sound(1, category="Society_and_Cultre"), sound(2, question=None)]))
-    assert [(problem.level, problem.line) for problem in found] == [("error", 2), ("warning", 1)]
 
 
 def test_a_misspelled_category_is_a_warning() -> None:

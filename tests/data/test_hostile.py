@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prb.data import load as load_module
 from prb.data import source
 from prb.data.load import load
-from prb.errors import BadData, BadInput
+from prb.errors import BadInput
 from tests.data.broken import line, sound
 
 DIGITS = "9" * 5_000
@@ -68,8 +67,8 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "gzip bomb of lines": ("x.jsonl.gz", bomb_of_rows, "unpacks to more than 500 times its size"),
     "Parquet bomb": ("x.parquet", parquet_bomb, "unpacks to more than 500 times its size"),
     "Parquet of millions of nulls": ("x.parquet", parquet_of_nothing, "unpacks to more than 500 times its size"),
-    "wide Parquet": ("x.parquet", wide_parquet, "has 10,001 columns; at most 10,000 are read"),
-    "wide CSV": ("x.csv", content(",".join(MANY) + "\n"), "has 200,000 columns; at most 10,000 are read"),
+    "wide Parquet": ("x.parquet", wide_parquet, "the row has 10,001 columns; at most 10,000 are read"),
+    "wide CSV": ("x.csv", content(f"{','.join(MANY)}\n{',' * 199_999}\n"), "the row has 200,000 columns"),
     "wide JSONL": ("x.jsonl", content(orjson.dumps(dict.fromkeys(MANY, 1))), "the row has 200,000 columns"),
     "extra column without JSON": ("x.parquet", extra("{no"), "x.parquet:1: holds what JSON cannot hold"),
     "extra column with a list": (
@@ -78,14 +77,10 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
         "holds what JSON cannot hold: `extra_json` is no object",
     ),
     "digits in JSONL": ("x.jsonl", content(f'{ROW}, "user": {DIGITS}}}'), "x.jsonl:1: "),
-    "digits in JSON": ("x.json", content(f'[{ROW}, "user": {DIGITS}}}]'), "x.json:1: "),
+    "digits in JSON": ("x.json", content(f'[{ROW}, "user": {DIGITS}}}]'), "x.json"),
     "digits in the extra column": ("x.parquet", extra(f'{{"user": {DIGITS}}}'), "x.parquet:1: "),
-    "an endless line of CSV": (
-        "x.csv",
-        content("a,b\n" + "x," * (3 << 20)),
-        "broken CSV: the line is longer than 4 MB",
-    ),
-    "deep JSON": ("x.json", content("[" * 200_000), "broken JSON"),
+    "an endless cell of CSV": ("x.csv", content("a,b\n" + "x" * (5 << 20)), "broken CSV: field larger than"),
+    "deep JSON": ("x.json", content("[" * 200_000), "cannot be read as JSON"),
 }
 
 
@@ -107,11 +102,3 @@ def test_a_large_file_that_packs_well_is_no_bomb(tmp_path: Path, monkeypatch: py
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(line(sound(n)) for n in range(3_000))))
     assert len(load(str(path))) == 3_000
-
-
-def test_reading_stops_where_nothing_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_module, "MOST_PROBLEMS", 100)
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b"{}\n" * 1_000)
-    with pytest.raises(BadData, match=r"x.jsonl, up to line 101: 101 rows with problems\n  x.jsonl:1: .* 100 more"):
-        load(str(path), skip_bad=True)

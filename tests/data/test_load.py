@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,31 +61,17 @@ def test_a_bad_row_is_refused_and_listed_by_its_line_or_left_out(broken: Broken,
     assert list(dataset.problems) == listed
 
 
-def test_skip_bad_gives_links_and_donors_of_sound_rows_only(write_jsonl: Write) -> None:
-    dataset = load(str(write_jsonl([*make_twins(1), sound(2, mirror="gone"), sound(3)])), skip_bad=True)
-    assert dataset.index.ids == ["t1a", "t1b", "r3"]
-    assert dataset.index.clusters == ["a1", "a1", "u3"]
-    assert list(dataset.index.twins) == [1, 0, -1]
-
-
 def test_a_broken_pair_of_twins_does_not_link_their_users(write_jsonl: Write) -> None:
     first, second = make_twins(1)
     rows = [first, {**second, "chosen": "Never."}, sound(2, user="a1"), sound(3, user="b1")]
     assert load(str(write_jsonl(rows)), skip_bad=True).index.clusters == ["a1", "b1"]
 
 
-@pytest.mark.parametrize(
-    ("mark", "encoding", "says"),
-    [
-        ("\ufeff", "utf-16-le", "wrong encoding: the file is UTF-16, must be UTF-8"),
-        ("\ufeff", "utf-16-be", "wrong encoding: the file is UTF-16, must be UTF-8"),
-        ("", "utf-16-le", "holds a NUL byte"),
-    ],
-)
-def test_utf_16_is_refused_with_and_without_a_mark(tmp_path: Path, mark: str, encoding: str, says: str) -> None:
+@pytest.mark.parametrize(("encoding", "says"), [("utf-16", "the file is UTF-16"), ("utf-16-le", "holds a NUL byte")])
+def test_utf_16_is_refused_with_and_without_a_mark(tmp_path: Path, encoding: str, says: str) -> None:
     path = tmp_path / "set.jsonl"
-    path.write_bytes((mark + line(sound(1)).decode()).encode(encoding))
-    with pytest.raises(BadData, match=rf"set.jsonl:1: {says}"):
+    path.write_bytes(line(sound(1)).decode().encode(encoding))
+    with pytest.raises(BadData, match=rf"set.jsonl:1: .*{says}"):
         load(str(path))
 
 
@@ -115,15 +100,6 @@ def test_a_file_without_rows_is_refused(raw: bytes, tmp_path: Path) -> None:
 def test_without_sound_rows_even_skip_bad_refuses(rows: list[Row], where: str, write_jsonl: Write) -> None:
     with pytest.raises(BadInput, match=rf"no rows without errors{where}$"):
         load(str(write_jsonl(rows)), skip_bad=True)
-
-
-def test_problems_of_a_folder_come_in_the_order_of_its_files(tmp_path: Path) -> None:
-    for name, rows in {"a": [{}, {}], "b": [sound(1), {}], "c": [{}, {}]}.items():
-        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(map(line, rows)))
-    with pytest.raises(BadData) as caught:
-        load(str(tmp_path))
-    places = list(dict.fromkeys(str(problem).rsplit(": ", 1)[0] for problem in caught.value.problems))
-    assert places == ["a.jsonl:1", "a.jsonl:2", "b.jsonl:2", "c.jsonl:1", "c.jsonl:2"]
 
 
 # what is read
@@ -173,12 +149,6 @@ def test_ids_may_be_whole_numbers(write_jsonl: Write) -> None:
     ]
 
 
-def test_an_empty_history_is_a_history(write_jsonl: Write) -> None:
-    dataset = load(str(write_jsonl([make_row(1, profile=[]), make_row(2, profile={})])), donors=True)
-    assert [len(pair.profile) for pair in dataset] == [0, 0]
-    assert dataset.users.names == []
-
-
 def test_every_format_gives_the_same_pairs(write_jsonl: Write, tmp_path: Path) -> None:
     plain = write_jsonl([make_row(1), *make_twins(2), make_row(3, user=None, groups={"age": "60+"})])
     (tmp_path / "set.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
@@ -203,18 +173,6 @@ def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl: Write
     assert load(str(write_jsonl(rows, "b.jsonl"))).fingerprint == first
     assert load(str(write_jsonl(rows, "a.jsonl")), limit=1).fingerprint == first
     assert load(str(write_jsonl([rows[0], make_row(2, topic="x")], "c.jsonl"))).fingerprint != first
-
-
-def test_the_index_holds_one_entry_a_row(write_jsonl: Write) -> None:
-    rows = [make_row(1, chosen="ab", rejected="cde", tier="stated", groups={"age": "60+"}), make_row(2)]
-    index = load(str(write_jsonl(rows))).index
-    assert index.ids == ["r1", "r2"]
-    assert index.users == ["u1", "u2"]
-    assert index.categories == ["Lifestyle_and_Personal_Development"] * 2
-    assert index.tiers == ["stated", None]
-    assert index.groups == [{"age": "60+"}, {}]
-    assert [column[0] for column in index.lengths] == [2, 3]
-    assert list(index.twins) == [-1, -1]
 
 
 # splits and limits
@@ -275,12 +233,6 @@ def test_a_sample_is_the_same_whether_it_is_kept_or_streamed(write_jsonl: Write,
 
 
 # users
-
-
-def test_twins_form_one_cluster(write_jsonl: Write) -> None:
-    index = load(str(write_jsonl([*make_twins(1), make_row(2)]))).index
-    assert index.clusters == ["a1", "a1", "u2"]
-    assert list(index.twins) == [1, 0, -1]
 
 
 def test_clusters_follow_chains_of_twins(write_jsonl: Write) -> None:
@@ -375,24 +327,6 @@ def test_histories_come_back_as_they_went_in_the_first_of_a_user_stays_and_names
         assert tuple(users.history("al").posts) == (Post("1", "", "Rain again."), Post("7", "", "Still rain."))
 
 
-def test_nothing_is_kept_unless_asked_for() -> None:
-    users = Users()
-    users.add("al", {"profile": TEA})
-    assert users.of_split(None, {}).names == []
-    with pytest.raises(KeyError):
-        users.history("al")
-
-
-def test_a_history_may_outgrow_the_memory_it_is_given() -> None:
-    users = Users(keep=True)
-    long = [{"id": "p", "text": "x" * (1 << 20)}] * 70
-    users.add("al", {"profile": long})
-    users.add("bo", {"profile": TEA})
-    users.of_split(None, {})
-    assert len(users.history("al").posts) == 70
-    assert users.history("bo").posts[0].text == "Tea at four, naïvely."
-
-
 # ratings
 
 
@@ -425,25 +359,6 @@ def test_bad_ratings_are_named_with_their_line(changes: Row, what: str, write_js
 # third-party data
 
 
-def test_a_real_set_of_pairs_loads(shared_data: Path) -> None:
-    path = shared_data / "prefeval" / "pairs.jsonl"
-    lines = path.read_bytes().splitlines()
-    dataset = load(str(path))
-    assert len(dataset) == len(lines)
-    first = orjson.loads(lines[0])
-    pair = next(iter(dataset))
-    assert isinstance(pair, Pair)
-    assert (pair.id, pair.chosen) == (first["id"], first["chosen"])
-    assert [post.text for post in pair.profile] == [post["text"] for post in first["profile"]]
-
-
-def test_a_real_history_becomes_posts(shared_data: Path, write_jsonl: Write) -> None:
-    fragments = orjson.loads((shared_data / "lampqa" / "lampqa_real_fragments.json").read_bytes())
-    profile = fragments["train_row_0_profile_verbatim"]
-    [pair] = load_pairs(str(write_jsonl([make_row(1, profile=profile)])))
-    assert list(pair.profile) == [Post(p["id"], p["category"], p["text"]) for p in profile]
-
-
 def test_a_row_may_have_several_answers_past_choices_and_earlier_turns(write_jsonl: Write) -> None:
     choices = [{"question": "Tea?", "chosen": "Yes.", "rejected": "No."}]
     context = [{"role": "system", "text": "Be brief."}, {"role": "user", "text": "Hi."}]
@@ -459,27 +374,6 @@ def test_a_row_may_have_several_answers_past_choices_and_earlier_turns(write_jso
     assert dataset.index.chance == pytest.approx(0.5)
     assert dataset.index.lengths[0][0] == 1.5
     assert dataset.users.history("u1").choices == pair.choices
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"chosen": []}, "`chosen` is empty"),
-        ({"chosen": ["a", " "]}, "`chosen.1` is empty"),
-        ({"rejected": ["a", 3]}, "`rejected.1` must be text, not a number"),
-        ({"chosen": 3}, "`chosen` must be text, not a number"),
-        ({"chosen": ["x", "y"], "rejected": ["z", "y "]}, "`chosen` and `rejected` are the same text"),
-        (
-            {"context": [{"role": "bot", "text": "Hi."}]},
-            "`context.0.role` must be 'system', 'user' or 'assistant', not 'bot'",
-        ),
-        ({"choices": [{"question": "Tea?", "chosen": "Yes."}]}, "`choices.0.rejected` is missing"),
-    ],
-)
-def test_damaged_answers_choices_and_turns_are_named(changes: Row, problem: str, write_jsonl: Write) -> None:
-    with pytest.raises(BadData) as caught:
-        load(str(write_jsonl([make_row(1, **changes)])))
-    assert [p.what for p in caught.value.problems] == [problem]
 
 
 def test_twins_with_four_answers_are_one_cluster_but_have_no_person_effect(write_jsonl: Write) -> None:
@@ -520,12 +414,6 @@ def test_a_few_rows_of_mirror_come_from_many_clusters() -> None:
     assert len(set(index.categories)) > 1
 
 
-def test_every_row_of_mirror_is_within_the_reach_of_its_size() -> None:
-    assert load("mirror", limit=240).index.ids == load("mirror").index.ids
-    clusters = Counter(load("mirror", limit=60).index.clusters)
-    assert max(clusters.values()) - min(clusters.values()) <= 2
-
-
 @given(LAYOUTS, st.integers(1, 40))
 def test_groups_are_whole_and_no_cluster_is_far_ahead(layout, limit) -> None:
     together, clusters = rows_of(layout)
@@ -556,8 +444,3 @@ def test_a_smaller_sample_is_part_of_a_larger_one(layout) -> None:
     together, clusters = rows_of(layout)
     samples = [set(sample_rows(together, clusters, limit)) for limit in range(1, len(together) + 1)]
     assert all(small < large for small, large in itertools.pairwise(samples))
-
-
-def test_another_seed_draws_another_sample() -> None:
-    together = [f"g{n // 2}" for n in range(40)]
-    assert len({tuple(sample_rows(together, together, 6, seed)) for seed in range(20)}) > 10

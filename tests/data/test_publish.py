@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.data.load import load, load_pairs
+from prb.data.load import load
 from prb.data.publish import convert, push, read_card
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput, PrbError
@@ -222,65 +222,6 @@ def test_rows_survive_parquet_and_back(rows: list[Row]) -> None:
         path = Path(folder) / "set.jsonl"
         path.write_bytes(b"".join(map(line, rows)))
         assert there_and_back(path) == [orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in rows]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"tier": None, "groups": None, "drift": None, "profile": None},
-        {"mood": {"deep": [1, None, {"x": []}]}, "stars": 4},
-        {"profile": [{"text": "Tea."}, {"text": "Rain.", "id": 3, "stars": [1], "category": None}]},
-        {"profile": [{"id": "a", "category": "b", "text": "Tea.", "mood": "low"}]},
-        {"profile": {"likes": "brevity", "age": 61}},
-        {"profile": {}},
-        {"profile": []},
-        {"groups": {}},
-        {"groups": {"age": "60+"}},
-        {"id": 7, "user": 8},
-        {"drift": True, "rating": 1},
-        {"rubric_aspects": [{"aspect": "brevity", "weight": 2.5}]},
-    ],
-    ids=" ".join,
-)
-def test_what_does_not_fit_a_column_is_not_lost(changes: Row, write_jsonl: Write) -> None:
-    path = write_jsonl([make_row(1), {**make_row(2), **changes}, make_row(3, split="train")])
-    assert there_and_back(path) == written(path)
-
-
-def test_common_fields_get_columns_of_their_own(write_jsonl: Write, tmp_path: Path) -> None:
-    path = write_jsonl([make_row(1, mood=1)])
-    assert convert(open_source(str(path)), tmp_path / "x.parquet") == 1
-    [row] = pq.read_table(tmp_path / "x.parquet").to_pylist()
-    assert row["question"] == "How do I water plant number 1?"
-    assert row["profile"][0]["id"] == "u1-1"
-    assert row["extra_json"] == '{"mood":1}'
-
-
-def test_more_rows_than_a_batch_are_all_written(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{"id": n} for n in range(2500)]
-    assert convert(MemorySource("x", rows), tmp_path / "x.parquet") == 2500
-    assert [row.data for row in open_source(str(tmp_path / "x.parquet")).rows()] == rows
-
-
-def test_a_folder_becomes_one_file_that_knows_its_splits(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "train.jsonl").write_bytes(line(sound(1)))
-    (tmp_path / "in" / "test.jsonl").write_bytes(line(sound(2)))
-    convert(open_source(str(tmp_path / "in")), tmp_path / "all.parquet")
-    assert [pair.id for pair in load_pairs(str(tmp_path / "all.parquet"), split="train")] == ["r1"]
-
-
-def test_converted_twins_are_still_twins(write_jsonl: Write, tmp_path: Path) -> None:
-    path = write_jsonl(make_twins(1))
-    convert(open_source(str(path)), tmp_path / "x.parquet")
-    assert load_pairs(str(tmp_path / "x.parquet")) == load_pairs(str(path))
-
-
-def test_a_file_may_be_converted_onto_itself(write_jsonl: Write) -> None:
-    path = write_jsonl([make_row(1), make_row(2)])
-    before = written(path)
-    convert(open_source(str(path)), path)
-    assert written(path) == before
 
 
 @pytest.mark.parametrize("target", ["x.parquet", "x.jsonl"])

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import decimal
 import gzip
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,20 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prb.data import source as source_module
-from prb.data.load import load
+from prb.data.load import load, load_pairs
 from prb.data.source import (
-    MAX_LINE,
     MemorySource,
     file_source,
     find_row,
     open_source,
     subset_of,
-    unfold,
 )
 from prb.errors import BadInput, UnknownName
 from tests.conftest import Row, make_row
 from tests.data.broken import line, sound
+from tests.data.named.test_personamem import write_csv
 
 Write = Callable[..., Path]
 
@@ -35,17 +32,6 @@ def write_parquet(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 # what a spec means
-
-
-@pytest.mark.parametrize("name", ["x.jsonl", "x.ndjson", "x.jsonl.gz", "x.parquet"])
-def test_the_ending_names_the_format(name: str, tmp_path: Path) -> None:
-    path, row = tmp_path / name, make_row(1)
-    if name.endswith(".parquet"):
-        write_parquet(path, [row])
-    else:
-        path.write_bytes(gzip.compress(orjson.dumps(row)) if name.endswith(".gz") else orjson.dumps(row))
-    source = open_source(str(path))
-    assert (source.name, [r.data["id"] for r in source.rows()]) == (str(path), [row["id"]])
 
 
 @pytest.mark.parametrize(
@@ -70,10 +56,6 @@ def test_an_unknown_format_brings_the_known_ones(tmp_path: Path) -> None:
 
 
 # lines
-
-
-def numbers(path: Path) -> list[int]:
-    return [row.line for row in file_source(path).rows()]
 
 
 def test_blank_lines_are_counted_and_a_mark_is_dropped_at_the_start_only(tmp_path: Path) -> None:
@@ -104,29 +86,6 @@ def test_a_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path: Path, packed
     assert [(row.line, row.problem) for row in rows] == list(enumerate(problems, 1))
     assert rows[2].data == sound(3)
     assert load(str(path), skip_bad=True).index.ids == ["r1", "r3"]
-
-
-def test_memory_follows_the_longest_line_allowed_and_not_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source_module, "MAX_LINE", 1 << 20)
-    path = tmp_path / "x.jsonl"
-    write_with_a_hole(path, 50 << 20)
-    tracemalloc.start()
-    try:
-        assert numbers(path) == [1, 2, 3]
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 10 << 20
-
-
-def test_a_line_just_short_of_the_limit_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    filler = b'{"id": "' + b"a" * (MAX_LINE - 11) + b'"}\n'
-    assert len(filler) == MAX_LINE
-    path.write_bytes(filler + b"{}\n")
-    assert [row.problem for row in file_source(path).rows()] == [None, None]
 
 
 @pytest.mark.parametrize("raw", [b"hello", gzip.compress(b'{"id": 1}\n')[:-12]], ids=["no gzip", "cut short"])
@@ -169,12 +128,6 @@ def test_columns_that_json_does_not_know_do_not_stop_a_load(tmp_path: Path) -> N
     assert load(str(path)).index.ids == ["r1"]
 
 
-def test_parquet_rows_are_numbered_over_all_batches(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "x.parquet", [{"id": n} for n in range(1, 2101)])
-    assert all(row.line == row.data["id"] for row in file_source(path).rows())
-    assert numbers(path)[-1] == 2100
-
-
 def test_a_nul_in_parquet_is_found(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "x.parquet", [sound(1), sound(2, question="Why \0?")])
     assert [row.problem for row in file_source(path).rows()] == [None, "holds a NUL byte"]
@@ -195,11 +148,6 @@ def test_text_that_is_not_utf_8_is_named_in_parquet_too(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": column}), tmp_path / "x.parquet")
     with pytest.raises(BadInput, match=r"x.parquet cannot be read as Parquet: .*utf-8"):
         load(str(tmp_path / "x.parquet"))
-
-
-def test_the_extra_column_is_spread_out_again() -> None:
-    row = {"id": "a", "tier": None, "extra_json": '{"tier": null, "mood": {"x": null}}'}
-    assert unfold(row) == {"id": "a", "tier": None, "mood": {"x": None}}
 
 
 # folders
@@ -289,3 +237,108 @@ def test_an_id_that_is_not_there_brings_the_nearest_one(
 ) -> None:
     with pytest.raises(UnknownName, match=says):
         find_row(str(write_jsonl(rows)), name)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+# JSON
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ' [\n {"id": 1}\n ,\n {"id": 2} ]\n',
+        '\ufeff[{"id":1},{"id":2}]',
+        '{"data": [{"id": 1}, {"id": 2}], "version": 3}',
+    ],
+)
+def test_a_list_of_objects_is_rows(tmp_path: Path, content: str) -> None:
+    rows = list(file_source(write(tmp_path / "x.json", content)).rows())
+    assert [(row.line, row.data) for row in rows] == [(1, {"id": 1}), (2, {"id": 2})]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("x.json", b'[{"id": 1}, {"id": }]', "x.json cannot be read as JSON: unexpected character"),
+        ("x.json", b'{"id": 1}\n{"id": 2}\n', "a file with one object per line is .jsonl"),
+        ("x.json", b'[{"id": "\xff"}]', "x.json cannot be read as JSON: str is not valid UTF-8"),
+        ("x.csv", b"id\n\xff\n", "x.csv must be UTF-8: invalid start byte"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        list(file_source(write(tmp_path / name, content)).rows())
+    assert says in str(caught.value)
+
+
+# CSV
+
+
+def test_a_table_loads_with_json_in_its_structured_columns(tmp_path: Path) -> None:
+    rows = [
+        {**row, "profile": orjson.dumps(row["profile"]).decode(), "rubric_aspects": "", "narrative": "", "tier": ""}
+        for row in (sound(1), sound(2, chosen='Two\nlines, and a "quote".'))
+    ]
+    pairs = load_pairs(str(write_csv(tmp_path / "x.csv", rows)))
+    assert [pair.id for pair in pairs] == ["r1", "r2"]
+    assert (pairs[1].chosen, pairs[1].rubric, pairs[1].narrative, pairs[1].tier) == (
+        'Two\nlines, and a "quote".',
+        (),
+        "",
+        None,
+    )
+    assert pairs[0].profile[0].text == sound(1)["profile"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("x.csv", "Question;Chosen;Rejected;User ID\nTea, or not?;Yes.;No.;ann\n"),
+        ("x.csv", 'Question, Chosen, Rejected, User ID\n"Tea, or not?", Yes., No., ann\n'),
+        ("x.csv", "Question\tChosen\tRejected\tUser ID\nTea, or not?\tYes.\tNo.\tann\n"),
+        ("x.tsv", "question\tchosen\trejected\tuser\r\nTea, or not?\tYes.\tNo.\tann\r\n"),
+        ("x.csv", 'Question|CHOSEN|rejected|userId\n"Tea, or not?"|"Yes."|No.|ann\n'),
+    ],
+)
+def test_tables_of_any_dialect_and_capital_headers_load(tmp_path: Path, name: str, table: str) -> None:
+    (pair,) = load_pairs(str(write(tmp_path / name, table)))
+    assert (pair.question, pair.answers, pair.user) == ("Tea, or not?", ("Yes.", "No."), "ann")
+
+
+def test_a_row_is_placed_where_it_begins(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.csv", '\ufeffid,text\r\n1,"two\nlines"\r\n\r\n2,x\r\n')
+    assert [(row.line, row.data) for row in open_source(str(path)).rows()] == [
+        (2, {"id": "1", "text": "two\nlines"}),
+        (5, {"id": "2", "text": "x"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "says"),
+    [
+        ("id,text\n1,a\n2\n", 3, "the row has 1 cells, the header 2"),
+        ('id,text\n1,a\n2,"b\n', 3, "broken CSV: unexpected end of data"),
+        ('id,text\n1,a\n2,"b"c\n', 3, "broken CSV"),
+        ("id,text\n1,a\n2,b\0\n", 3, ""),
+    ],
+)
+def test_a_damaged_table_names_the_line(tmp_path: Path, content: str, line: int, says: str) -> None:
+    last = list(file_source(write(tmp_path / "x.csv", content)).rows())[-1]
+    assert last.line == line
+    assert last.problem is not None
+    assert last.problem.startswith(says)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="has two columns named 'id'"):
+        list(file_source(write(tmp_path / "x.csv", "id,id\n1,2\n")).rows())
+
+
+def test_a_folder_of_nothing_else_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "train.json", orjson.dumps([sound(1)]))
+    write(tmp_path / "test.json", orjson.dumps([sound(2)]))
+    assert load(str(tmp_path)).index.ids == ["r2"]

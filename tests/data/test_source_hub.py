@@ -14,7 +14,7 @@ import pytest
 from prb.data.load import load, load_pairs
 from prb.data.publish import convert
 from prb.data.source import MemorySource, open_source
-from prb.errors import BadInput, BadSpec, MissingExtra, UnknownName
+from prb.errors import BadInput, MissingExtra, UnknownName
 from tests.conftest import Row
 from tests.data.broken import line, sound
 
@@ -141,35 +141,12 @@ def test_the_name_pins_the_revision_that_was_read(publish: Publish, tmp_path: Pa
     assert len(load(name)) == 6
 
 
-def test_a_branch_is_a_revision_too(publish: Publish, cache: Path) -> None:
-    publish({"test.jsonl": line(sound(1))}, revision=OLD)
-    publish({"test.jsonl": line(sound(2))}, revision=NEW, main=False)
-    (cache / "datasets--owner--name" / "refs" / "draft").write_text(NEW)
-    assert load("hub:owner/name?revision=draft").name == f"hub:owner/name?revision={NEW}"
-    assert load("hub:owner/name?revision=draft").index.ids == ["r2"]
-
-
 @pytest.mark.parametrize("spec", ["hub:owner/other", f"hub:owner/name?revision={OLD}"])
 def test_what_is_not_in_the_cache_is_refused_with_the_reason(spec: str, publish: Publish) -> None:
     publish({"test.jsonl": line(sound(1))})
     repo = spec.partition("?")[0]
     with pytest.raises(BadInput, match=f"^{repo} is not in the local cache and the hub cannot be reached"):
         load(spec)
-
-
-def test_an_unknown_option_brings_the_nearest_one(cache: Path) -> None:
-    with pytest.raises(UnknownName, match=r"no option of a hub dataset named 'subst'; did you mean 'subset'"):
-        load("hub:owner/name?subst=Art")
-
-
-def test_a_spec_without_a_repository_is_refused(cache: Path) -> None:
-    with pytest.raises(BadSpec, match=r"has no name"):
-        load("hub:")
-
-
-def test_a_name_that_no_repository_can_have_is_refused(cache: Path) -> None:
-    with pytest.raises(BadInput, match=r"^hub:a/b/c: Repo id must be"):
-        load("hub:a/b/c")
 
 
 def test_bad_rows_are_named_with_subset_split_and_line(publish: Publish) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from prb.downstream.answers import Asking, Candidates, Sample, Score, read_pool, sample_of, sample_seed, scores_of
 from prb.downstream.bon import check_reward_model
-from prb.errors import BadInput, PrbError
+from prb.errors import BadInput
 from prb.llm import Completion, Sampling, ScriptedLLM
-from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.models.scripted import ScriptedComparer
 from prb.prompts import PolicyPrompt, render
 from prb.types import Ask, Failure, Pair, Post, Query, Reward, Scorer, Verdict
 from prb.work import Asked, Reply
@@ -101,36 +101,30 @@ def pair_of(id_: str, question: str = "How often?") -> Pair:
     return Pair(id=id_, user="ann", question=question, profile=(), answers=("a", "b"))
 
 
-def test_candidates_are_found_by_pair_and_by_question(write_jsonl: Write) -> None:
-    pool = read_pool(
-        str(write_jsonl([{"pair": "p", "answers": ["one", "two"]}, {"question": "Why?", "answers": ["so"]}]))
-    )
-    assert pool.of(pair_of("p")) == ("one", "two")
-    assert pool.of(pair_of("q", "Why?")) == ("so",)
-    assert pool.of(pair_of("p", "Why?")) == ("one", "two")  # those of the pair itself come first
-    assert pool.of(pair_of("q")) == ()
+MADE = {("p", 0): Completion(text="one"), ("p", 1): Failure("timeout")}
 
 
-def test_lines_of_a_row_add_up_in_the_order_of_the_file(write_jsonl: Write) -> None:
-    lines = [{"pair": "p", "answer": " one\n"}, {"pair": "q", "text": "x"}, {"pair": "p", "answers": ["two", "one"]}]
-    pool = read_pool(str(write_jsonl(lines)))
-    assert pool.of(pair_of("p")) == ("one", "two", "one")
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        # by pair, by question; those of the pair itself come first
+        ([{"pair": "p", "answers": ["one", "two"]}, {"question": "How often?", "answers": ["so"]}], ("one", "two")),
+        ([{"question": "How often?", "answers": ["so"]}], ("so",)),
+        ([{"pair": "q", "answers": ["so"]}], ()),
+        # lines of a row add up in the order of the file
+        ([{"pair": "p", "answer": " one\n"}, {"pair": "q", "text": "x"}, {"pair": "p", "answers": ["b", "one"]}],
+         ("one", "b", "one")),
+        ([{"pair": "p", "answer": "<think>hm</think>Weekly."}], ("Weekly.",)),  # reasoning is no part of it
+        # samples of a run, of which failures are no candidates
+        ([msgspec.to_builtins(sample_of(place, 5, reply)) for place, reply in MADE.items()], ("one",)),
+    ],
+)  # fmt: skip
+def test_candidates_of_a_pair(lines: list[dict[str, Any]], found: tuple[str, ...], write_jsonl: Write) -> None:
+    assert read_pool(str(write_jsonl(lines))).of(pair_of("p")) == found
 
 
 def test_a_row_may_have_a_number_as_its_id(write_jsonl: Write) -> None:
     assert read_pool(str(write_jsonl([{"pair": 7, "answer": "one"}]))).of(pair_of("7")) == ("one",)
-
-
-def test_what_a_model_thinks_is_no_part_of_a_candidate(write_jsonl: Write) -> None:
-    pool = read_pool(str(write_jsonl([{"pair": "p", "answer": "<think>hm</think>Weekly."}])))
-    assert pool.of(pair_of("p")) == ("Weekly.",)
-
-
-def test_samples_of_a_run_are_candidates_and_its_failures_are_none(write_jsonl: Write) -> None:
-    replies = {("p", 0): Completion(text="one"), ("p", 1): Failure("timeout"), ("q", 0): Completion(text="two")}
-    samples = [msgspec.to_builtins(sample_of(place, 5, reply)) for place, reply in replies.items()]
-    pool = read_pool(str(write_jsonl(samples)))
-    assert (pool.of(pair_of("p")), pool.of(pair_of("q"))) == (("one",), ("two",))
 
 
 @pytest.mark.parametrize(
@@ -226,23 +220,6 @@ def test_a_query_that_cannot_be_asked_fails_all_its_answers_and_no_others(ask: A
         found = scored(ask, model, *batch)
         assert [line.failure for line in found] == ["no plan: silence", "no plan: silence", None]
         assert [line.score is None for line in found] == [True, True, False]
-
-
-def test_a_failure_is_told_for_the_answer_it_is_about(ask: Asking) -> None:
-    model = ScriptedScorer(lambda ask: Failure("too long") if len(ask.answer) > 1 else 1.0)
-    found = scored(ask, model, Candidates("p", QUERY, ["a", "bb", "a"]))
-    assert [(line.score, line.failure) for line in found] == [(1, None), (None, "too long"), (1, None)]
-
-
-def test_a_model_that_says_too_little_is_an_error_of_its_own(ask: Asking) -> None:
-    class Mute:
-        fingerprint = "mute"
-
-        def score(self, asks: Sequence[Ask]) -> list[float]:
-            return [0.0]
-
-    with pytest.raises(PrbError, match=r"Mute\.score returned 1 results for 2 inputs"):
-        scored(ask, Mute(), Candidates("p", QUERY, ["a", "b"]))
 
 
 def test_sixteen_answers_are_not_too_many_to_compare() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,8 @@ import pytest
 
 from prb.downstream.bon import BonConfig, best_of_n, check_failures
 from prb.errors import (
-    BadData,
     BadInput,
-    BudgetUsedUp,
-    RunConflict,
     TooManyFailures,
-    Unreachable,
 )
 from prb.grading import Answered, Grades
 from prb.llm import Request
@@ -25,8 +22,8 @@ from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.runs import Finished
 from prb.types import Ask, Duel, Failure, Verdict
 from tests.conftest import make_row, make_twins
-from tests.downstream.fakes import Marks, errs, knows, lines, mark, models, policy, says, settings
-from tests.runs import Notes, names, prefers, recording
+from tests.downstream.fakes import Marks, knows, lines, mark, models, policy, says, settings
+from tests.runs import names, prefers, recording
 
 Write = Callable[..., Path]
 ROWS = [*make_twins(1), make_row(5), make_row(6), *make_twins(2)]
@@ -185,14 +182,6 @@ def test_a_query_with_a_failed_score_is_left_out_and_counted(data: Path, tmp_pat
     assert (contrast["n"], contrast["dropped"]) == (5, 1)
 
 
-def test_a_reward_that_is_no_number_is_a_failure(data: Path, tmp_path: Path) -> None:
-    done = run(data, tmp_path / "run", model=("w",), models={"w": ScriptedScorer(lambda _: float("nan"))})
-    assert values(result(done, "w")["curve"]) == [None] * 3
-    assert result(done, "w")["curve"][0]["failed"] == 6
-    assert result(done, "w")["bend"] is None
-    assert done.summary["contrasts"] == []
-
-
 def sometimes(request: Request) -> str | Failure:
     return Failure("timeout") if says(request).startswith("soon") else says(request)
 
@@ -213,121 +202,41 @@ def test_a_query_with_a_failed_sample_is_in_no_curve(data: Path, tmp_path: Path)
     assert not {line["pair"] for line in lines(done.folder, "scores")} & broken
     assert {point["n"] for point in result(done, "w")["curve"]} == {6 - len(broken)}
     assert (len(asked), len(marks.asked)) == (13, 11)  # twins have a rubric in common
-
-
-def test_what_failed_can_be_done_again(data: Path, tmp_path: Path) -> None:
-    whole = run(data, tmp_path / "whole")
-    broken = {"knows": ScriptedScorer(picky, "knows"), "errs": ScriptedScorer(errs, "errs")}
-    run(data, tmp_path / "run", policy=policy(sometimes), models=broken, grader=Marks(fails_on="rarely"))
-    kept = run(data, tmp_path / "run")
-    assert kept.summary["queries"]["used"] < 6  # without being told, a failure is an answer
-    assert run(data, tmp_path / "run", fresh=True).summary == whole.summary
-    assert run(data, tmp_path / "run").summary == whole.summary
-
-
-LOST = Failure("endpoint failed", "HTTP 503", kind="transient")
-WRONG_KEY = Failure("HTTP 401", "wrong key", kind="fatal")
-BROKE = Failure("budget used up", kind="budget")
-
-
-class Failing:
-    """A function that fails from its `after`-th call on, for `times` calls."""
-
-    def __init__(self, function: Callable[[Any], Any], failure: Failure, after: int, times: int = 10**9) -> None:
-        self.function, self.failure, self.after, self.until = function, failure, after, after + times
-        self.calls = 0
-
-    def __call__(self, ask: Any) -> Any:
-        self.calls += 1
-        return self.failure if self.after < self.calls <= self.until else self.function(ask)
-
-
-class FailingMarks(Marks):
-    def __init__(self, failure: Failure, after: int, times: int = 10**9) -> None:
-        super().__init__()
-        self._fail = Failing(super()._one, failure, after, times)
-
-    def _one(self, answered: Answered) -> Grades | Failure:
-        return self._fail(answered)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("stage", "failure", "error"),
-    [("policy", WRONG_KEY, Unreachable), ("model", BROKE, BudgetUsedUp), ("grader", WRONG_KEY, Unreachable)],
-)
-def test_a_model_that_cannot_be_reached_stops_the_run_and_nothing_is_lost(
-    data: Path, tmp_path: Path, failure: Failure, error: type[Exception], stage: str
-) -> None:
-    whole = run(data, tmp_path / "whole")
-    broken: dict[str, Any] = {
-        "policy": {"policy": policy(Failing(says, failure, 7))},
-        "model": {"models": {**models(), "errs": ScriptedScorer(Failing(errs, failure, 7), "errs")}},
-        "grader": {"grader": FailingMarks(failure, 7)},
-    }
-    with pytest.raises(error, match=str(failure)):
-        run(data, tmp_path / "run", **broken[stage])
-    asked = policy()
-    assert run(data, tmp_path / "run", policy=asked).summary == whole.summary
-    assert len(asked.requests) == (6 * 4 - 7 if stage == "policy" else 0)
-
-
-def test_failures_of_the_endpoint_are_asked_again_without_being_told(data: Path, tmp_path: Path) -> None:
-    whole = run(data, tmp_path / "whole")
-    broken = {**models(), "errs": ScriptedScorer(Failing(errs, LOST, 3, 2), "errs")}
-    shaky = {"policy": policy(Failing(says, LOST, 5, 1)), "models": broken, "grader": FailingMarks(LOST, 2, 1)}
-    first = run(data, tmp_path / "run", **shaky)
-    assert first.summary != whole.summary
-    with pytest.raises(TooManyFailures, match="sampling from mine: 1 of 6 failed"):
-        check_failures(first.summary, 0.1)
-    assert run(data, tmp_path / "run").summary == whole.summary
-    check_failures(whole.summary, 0.0)
+    with pytest.raises(TooManyFailures, match=f"sampling from mine: {len(broken)} of 6 failed"):
+        check_failures(done.summary, 0.1)
 
 
 def test_one_fatal_verdict_of_a_comparer_is_one_failure(data: Path, tmp_path: Path) -> None:
     """It fails all answers of its round robin; those must not look like as many failures in a row."""
-    judge = ScriptedComparer(Failing(lambda _: Verdict(choice="first"), WRONG_KEY, 3, 1), "judge")
+    first, wrong_key = Verdict(choice="first"), Failure("HTTP 401", "wrong key", kind="fatal")
+    replies = chain([first] * 3, [wrong_key], repeat(first))
+    judge = ScriptedComparer(lambda _: next(replies), "judge")
     done = run(data, tmp_path / "run", model=("judge",), models={"judge": judge}, n=8)
     assert result(done, "judge")["failures"] == {"HTTP 401": 1}
 
 
-def test_an_answer_that_cannot_be_graded_takes_its_query_out(data: Path, tmp_path: Path) -> None:
-    done = run(data, tmp_path / "run", grader=Marks(fails_on="rarely"))
-    pairs = {line["pair"] for line in lines(done.folder, "samples") if line["text"].startswith("rarely")}
-    assert 0 < len(pairs) < 6
-    assert done.summary["queries"]["grading_failed"] == len(pairs)
-    assert done.summary["queries"]["failures"] == {"no grades": len(pairs)}
-    assert {point["n"] for point in result(done)["curve"]} == {6 - len(pairs)}
-    assert result(done)["curve"][0]["failed"] == 0  # not the model's fault
+class Nonsense(Marks):
+    def _one(self, answered: Answered) -> Grades | Failure:
+        return Grades(aspects=(1.0,) * 9)
 
 
-def test_a_grader_that_returns_nonsense_has_failed(data: Path, tmp_path: Path) -> None:
-    class Nonsense(Marks):
-        def _one(self, answered: Answered) -> Grades | Failure:
-            return Grades(aspects=(1.0,) * 9)
-
-    done = run(data, tmp_path / "run", grader=Nonsense())
-    assert (done.summary["queries"]["used"], done.summary["queries"]["failures"]) == (0, {"no grades": 6})
-
-
-def test_a_run_without_any_usable_query_reports_that(data: Path, tmp_path: Path) -> None:
-    done = run(data, tmp_path / "run", policy=policy(lambda _: ""))
-    assert done.summary["queries"]["used"] == 0
-    assert done.summary["queries"]["failures"] == {"empty answer": 6}
-    assert values(done.summary["oracle"]) == [None] * 3
-    assert values(result(done)["curve"]) == [None] * 3
-
-
-def test_other_weights_under_the_same_name_are_refused(data: Path, tmp_path: Path) -> None:
-    run(data, tmp_path / "run")
-    (tmp_path / "run" / "samples.jsonl").write_bytes(b"")
-    changed = policy()
-    changed.fingerprint = "finetuned"
-    with pytest.raises(RunConflict, match="'policy: mine' was 'scripted' when the run began and is 'finetuned' now"):
-        run(data, tmp_path / "run", policy=changed)
-    marks = Marks()
-    marks.fingerprint = "stricter"
-    with pytest.raises(RunConflict, match="'grader: marks' was 'marks'"):
-        run(data, tmp_path / "run", grader=marks)
+@pytest.mark.parametrize(
+    ("changes", "used", "failures"),
+    [
+        ({"grader": Marks(fails_on="rarely")}, 2, {"no grades": 4}),
+        ({"grader": Nonsense()}, 0, {"no grades": 6}),
+        ({"policy": policy(lambda _: "")}, 0, {"empty answer": 6}),
+    ],
+)
+def test_queries_without_answers_or_grades_are_left_out_and_counted(
+    data: Path, tmp_path: Path, changes: dict[str, Any], used: int, failures: dict[str, int]
+) -> None:
+    done = run(data, tmp_path / "run", **changes)
+    assert (done.summary["queries"]["used"], done.summary["queries"]["failures"]) == (used, failures)
+    assert [(point["n"], point["failed"]) for point in result(done)["curve"]] == [
+        (used, 0)
+    ] * 3  # not the model's fault
+    assert (values(done.summary["oracle"]) == [None] * 3) == (not used)
 
 
 def test_only_rows_with_a_rubric_are_used(write_jsonl: Write, tmp_path: Path) -> None:
@@ -336,22 +245,6 @@ def test_only_rows_with_a_rubric_are_used(write_jsonl: Write, tmp_path: Path) ->
     assert {line["pair"] for line in lines(done.folder, "samples")} == {"r2"}
     with pytest.raises(BadInput, match="has no row with a rubric"):
         run(write_jsonl(rows[:1], name="bare.jsonl"), tmp_path / "bare")
-
-
-def test_bad_rows_are_refused_or_left_out_and_counted(write_jsonl: Write, tmp_path: Path) -> None:
-    path = write_jsonl([make_row(1), make_row(2, question=" ", chosen=None)])
-    with pytest.raises(BadData):
-        run(path, tmp_path / "run")
-    notes = Notes()
-    done = run(path, tmp_path / "run", skip_bad=True, progress=notes)
-    assert done.summary["dataset"]["left_out"] == 1
-    assert notes.notes == ["left out 1 rows with errors"]
-
-
-def test_a_limit_takes_as_many_users_as_it_can(write_jsonl: Write, tmp_path: Path) -> None:
-    rows = [make_row(n, user=f"u{n // 3}") for n in range(9)]
-    done = run(write_jsonl(rows), tmp_path / "run", limit=3)
-    assert {int(line["pair"][1:]) // 3 for line in lines(done.folder, "samples")} == {0, 1, 2}
 
 
 def test_everybody_reads_the_same_query_and_nobody_the_rubric(data: Path, tmp_path: Path) -> None:

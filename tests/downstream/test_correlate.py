@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from prb.downstream import columns
 from prb.downstream import correlate as module
 from prb.downstream.bon import best_of_n
-from prb.downstream.correlate import (
-    CorrelateConfig,
+from prb.downstream.columns import (
     RunColumn,
     ScoreColumn,
     Scores,
@@ -26,13 +26,14 @@ from prb.downstream.correlate import (
     read_runs,
     read_table,
     resampled_columns,
-    short_name,
 )
+from prb.downstream.correlate import CorrelateConfig
 from prb.errors import BadInput, UnknownName
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.runs import FORMAT, json_line, read_json, read_lines, write_json
 from prb.stats.estimate import share
+from prb.summary import short_name
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.downstream import fakes
@@ -132,6 +133,104 @@ def test_constructed_models_are_named_and_left_out_a_second_time(tmp_path: Path)
     _, without = correlate(path, measure=("spearman",))["sets"]
     assert (without["n"], without["correlations"]) == (2, [])
     assert without["problem"].startswith("2 models with all scores")
+
+
+# --- families ---
+
+FAMILIES = """model,family,bench,down
+a1,a,0,1
+a2,a,2,1
+b1,b,2,2
+c1,c,2,5
+c2,c,4,3
+d1,d,4,3
+"""
+"""The means of a, b, c and d: 1, 2, 3, 4 on the benchmark, 1, 2, 4, 3 downstream."""
+
+
+def test_families_are_tested_by_their_means_and_left_out_one_at_a_time(written: Write) -> None:
+    """By hand: ρ = 1 − 6·2/(4·15) = 0.8, reached by 8 of 24 orders. Without a or b, ρ of three is 0.5, which every
+    order reaches; without c or d it is 1, which two of six reach."""
+    found = correlate(written(FAMILIES), unit="family", measure=("spearman", "kendall"))
+    assert found["unit"] == "family"
+    assert found["models"] == ["a", "b", "c", "d"]
+    assert found["members"] == {"a": ["a1", "a2"], "b": ["b1"], "c": ["c1", "c2"], "d": ["d1"]}
+    assert (found["bench"][0]["values"], found["downstream"][0]["values"]) == ([1, 2, 3, 4], [1, 2, 4, 3])
+    (part,) = found["sets"]
+    rho, tau = part["correlations"]
+    assert (part["set"], part["n"]) == ("all families", 4)
+    assert (rho["value"], rho["p"], rho["exact"]) == (pytest.approx(0.8), pytest.approx(8 / 24), True)
+    left = rho["leave_one_out"]
+    assert (left["low"], left["high"], left["highest_p"]) == (pytest.approx(0.5), pytest.approx(1), 1)
+    assert (left["family"], left["value"], left["p"]) == ("a", pytest.approx(0.5), 1)
+    assert "leave_one_out" not in tau  # of the measure that decides only
+
+
+def test_models_of_a_family_do_not_count_as_independent(written: Write) -> None:
+    """Three families of four equal models: ρ = 1 either way, but only 2 of 6 orders of families could tell."""
+    rows = [f"{f}{n},{f},{x},{x}\n" for x, f in enumerate("abc") for n in range(4)]
+    path = written("model,family,bench,down\n" + "".join(rows))
+    by = {unit: correlate(path, unit=unit, measure=("spearman",))["sets"][0] for unit in ("model", "family")}
+    assert by["model"]["correlations"][0]["p"] < 0.01
+    assert (by["family"]["n"], by["family"]["correlations"][0]["p"]) == (3, pytest.approx(1 / 3))
+    assert "leave_one_out" not in by["family"]["correlations"][0]  # two families would be left
+
+
+def test_a_family_on_which_a_column_rests_alone_leaves_nothing_to_correlate(written: Write) -> None:
+    path = written("model,family,bench,down\na,a,1,4\nb,b,1,2\nc,c,1,3\nd,d,2,5\n")
+    (cell,) = correlate(path, unit="family", measure=("spearman",))["sets"][0]["correlations"]
+    left = cell["leave_one_out"]
+    assert (left["family"], left["value"], left["p"], left["highest_p"]) == ("d", None, 1, 1)
+
+
+def test_families_of_runs_and_other_tables_come_from_a_file(written: Write) -> None:
+    path = written("model,bench,down\na,1,1\nb,2,2\nc,3,3\nd,4,5\ne,5,4\n")
+    names = written("model,family\na,x\nb,x\nc,y\nd,z\ne,z\n", "families.csv")
+    found = correlate(path, unit="family", families=names, measure=("spearman",))
+    assert found["members"] == {"x": ["a", "b"], "y": ["c"], "z": ["d", "e"]}
+    assert found["bench"][0]["values"] == [1.5, 3, 4.5]
+
+
+def test_standard_errors_of_a_family_are_those_of_a_mean(written: Write) -> None:
+    path = written("model,family,x,x_se,down\na1,a,1,3,1\na2,a,1,4,1\nb,b,2,1,2\nc,c,3,1,3\n")
+    assert correlate(path, unit="family", bench=("x",), downstream=("down",))["bench"][0]["errors"] == [2.5, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("table", "families", "says"),
+    [
+        ("model,bench,down\na,1,1\nb,2,2\nc,3,4\n", None, "'a' has no family: --unit family needs one"),
+        ("model,family,bench,down\na,x,1,1\nb,x,2,2\nc,y,3,4\n", None, "2 families with all scores"),
+        ("model,family,bench,down\nnoisy 1,x,1,1\nb,x,2,2\nc,y,3,4\n", None, "'x' has constructed models and others"),
+        ("model,bench,down\na,1,1\nb,2,2\nc,3,4\n", "name,kind\na,x\n", "must have the columns model and family"),
+    ],
+)
+def test_families_that_cannot_be_used_are_refused(written: Write, table: str, families: str | None, says: str) -> None:
+    path = written(table)
+    file = written(families, "families.csv") if families else None
+    with pytest.raises(BadInput, match=says):
+        correlate(path, unit="family", families=file)
+
+
+def test_constructed_families_are_left_out_a_second_time(written: Write) -> None:
+    rows = "".join(f"m{n},f{n},{n},{n % 3}\n" for n in range(4))
+    path = written(f"model,family,bench,down\nnoisy 1,noisy,9,9\nnoisy 2,noisy,8,9\n{rows}")
+    found = correlate(path, unit="family", measure=("spearman",))
+    assert found["constructed"] == ["noisy"]
+    assert [(s["set"], s["n"]) for s in found["sets"]] == [("all families", 5), ("without constructed families", 4)]
+
+
+def test_a_table_by_cluster_is_resampled_by_cluster(written: Write) -> None:
+    """What is easy for one model is easy for all: the order of the models is the same in every resample."""
+    rows = [f"m{n},f{n},{c},{n + 5 * k},{n - 5 * k}\n" for n in range(4) for k, c in enumerate("uvw")]
+    found = correlate(written("model,family,cluster,x,y\n" + "".join(rows)), measure=("spearman",))
+    assert found["models"] == ["m0", "m1", "m2", "m3"]
+    assert [column["values"] for column in found["bench"]] == [[5, 6, 7, 8]]
+    # sd over resamples of the mean of three clusters at 0, 5 and 10: √(50/3 / 3)
+    assert found["bench"][0]["errors"] == pytest.approx([(50 / 9) ** 0.5] * 4, rel=0.05)
+    assert found["sets"][0]["correlations"][0]["noise"] == (pytest.approx(1), pytest.approx(1))
+    by_family = correlate(written("model,family,cluster,x,y\n" + "".join(rows)), unit="family", measure=("spearman",))
+    assert by_family["sets"][0]["correlations"][0]["noise"] == (pytest.approx(1), pytest.approx(1))
 
 
 def test_results_are_the_same_each_time_and_are_plain_json(tmp_path: Path) -> None:
@@ -336,7 +435,7 @@ def test_files_that_are_no_tables_are_told(written: Write, tmp_path: Path) -> No
         (tmp_path / "latin.csv", "cannot be read as CSV in UTF-8"),
         (tmp_path / "bad.parquet", "cannot be read as Parquet"),
         (written("[1]", "b.json"), "row 1: must be an object, one per model"),
-        (written("nonsense", "c.json"), "row 1: broken JSON"),
+        (written("nonsense", "c.json"), "cannot be read as JSON"),
     ):
         with pytest.raises(BadInput, match=says):
             read(path)
@@ -601,7 +700,7 @@ def test_one_draw_serves_all_columns_on_the_same_data_and_no_other(monkeypatch: 
     same, again, other = draws_of(("d", {"m": TWELVE}), ("d", {"m": TWELVE}), ("e", {"m": TWELVE}))
     assert (same == again).all()
     assert not (same == other).all()
-    monkeypatch.setattr(module, "MAX_CELLS", 12 * 7)  # drawn in parts, they are the same
+    monkeypatch.setattr(columns, "MAX_CELLS", 12 * 7)  # drawn in parts, they are the same
     assert (draws_of(("d", {"m": TWELVE}))[0] == same).all()
 
 

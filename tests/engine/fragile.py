@@ -8,10 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from prb.grading import Answered, Grades
-from prb.text.encoders import Matrix, Vector
 from prb.types import Ask, Duel, Failure, Reward, Verdict
 
 
@@ -78,31 +74,3 @@ class Reloading:
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         return self._model.score(asks)
-
-
-class Lengths:
-    """A grader that goes by length, and depends on a seed."""
-
-    fingerprint = "lengths"
-    remote = False
-
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
-
-    def reseeded(self, seed: int) -> Lengths:
-        return Lengths(seed)
-
-    def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
-        return [Grades(aspects=tuple((len(a.answer) + self._seed) % 3 for _ in a.rubric)) for a in answers]
-
-
-class Letters:
-    """Features: how often some letters occur."""
-
-    fingerprint = "letters"
-
-    def texts(self, texts: Sequence[str]) -> Matrix:
-        return np.array([[text.count(letter) for letter in "aeiou"] for text in texts], dtype=np.float32)
-
-    def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        return [Failure("too long") if "plant 3 " in ask.answer else self.texts([ask.answer])[0] for ask in asks]

@@ -19,11 +19,32 @@ ASK = Query(question="ask")
 NO_BOS = tiny.CHAT.replace("{{ bos_token }}", "")
 
 
-def test_a_templated_text_has_exactly_one_bos() -> None:
-    for template in (tiny.CHAT, NO_BOS):
-        ids = Chat(tiny.tokenizer(template)).text(ASK, "answer").ids
-        assert list(ids).count(1) == 1
-        assert ids[0] == 1
+TALK = (Turn("system", "be warm"), Turn("user", "book"), Turn("assistant", "late"))
+ASKED = "<|user|>\nask<|end|>\n<|assistant|>\nanswer<|end|>\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "system", "context", "text"),
+    [
+        (tiny.CHAT, None, (), f"<s>{ASKED}"),
+        (NO_BOS, None, (), f"<s>{ASKED}"),  # exactly one, also where the template writes none
+        (tiny.CHAT, "be big", (), f"<s><|system|>\nbe big<|end|>\n{ASKED}"),
+        (
+            tiny.CHAT,
+            "be big",
+            TALK,
+            "<s><|system|>\nbe big\n\nbe warm<|end|>\n<|user|>\nbook<|end|>\n<|assistant|>\nlate<|end|>\n" + ASKED,
+        ),
+        (None, None, (), "<s>ask\n\nanswer"),
+        (None, None, TALK[1:], "<s>User: book\n\nAssistant: late\n\nUser: ask\n\nanswer"),
+    ],
+)
+def test_a_query_is_written_by_the_models_template_or_as_plain_text(
+    template: str | None, system: str | None, context: tuple[Turn, ...], text: str
+) -> None:
+    tokenizer = tiny.tokenizer(template)
+    chat = Chat(tokenizer, system=system)
+    assert tokenizer.decode(chat.text(Query(question="ask", context=context), "answer").ids) == text
 
 
 def test_without_a_history_the_tokens_are_those_of_the_chat_template_for_the_bare_message() -> None:
@@ -31,44 +52,6 @@ def test_without_a_history_the_tokens_are_those_of_the_chat_template_for_the_bar
     turns = [{"role": "user", "content": question}, {"role": "assistant", "content": "big"}]
     expected = tokenizer.apply_chat_template(turns, return_dict=False)
     assert list(Chat(tokenizer).text(Query(question=question), "big").ids) == list(expected)
-
-
-def test_roles_are_kept_and_a_system_turn_comes_first() -> None:
-    tokenizer = tiny.tokenizer()
-    text = tokenizer.decode(Chat(tokenizer, system="be big").text(ASK, "answer").ids)
-    assert text == "<s><|system|>\nbe big<|end|>\n<|user|>\nask<|end|>\n<|assistant|>\nanswer<|end|>\n"
-
-
-def test_earlier_turns_are_turns_of_the_chat_and_system_messages_become_one() -> None:
-    tokenizer = tiny.tokenizer()
-    context = (Turn("system", "be warm"), Turn("user", "book"), Turn("assistant", "late"))
-    query = Query(question="ask", context=context, posts=(Post("1", "", "early morning"),))
-    text = tokenizer.decode(Chat(tokenizer, system="be big").text(query, "answer").ids)
-    before = "<s><|system|>\nbe big\n\nbe warm<|end|>\n<|user|>\nbook<|end|>\n<|assistant|>\nlate<|end|>\n<|user|>\n"
-    assert text.startswith(before)
-    assert text.endswith("ask<|end|>\n<|assistant|>\nanswer<|end|>\n")
-    assert "early morning" in text.removeprefix(before)
-
-
-def test_a_conversation_without_a_history_is_what_the_template_makes_of_its_messages() -> None:
-    tokenizer = tiny.tokenizer()
-    query = Query(question="ask", context=(Turn("user", "book"), Turn("assistant", "late")))
-    messages = [("user", "book"), ("assistant", "late"), ("user", "ask"), ("assistant", "big")]
-    turns = [{"role": role, "content": text} for role, text in messages]
-    assert list(Chat(tokenizer).text(query, "big").ids) == list(tokenizer.apply_chat_template(turns, return_dict=False))
-
-
-def test_models_that_read_no_turns_get_the_conversation_as_one_text() -> None:
-    query = Query(question="ask", context=(Turn("user", "book"), Turn("assistant", "late")))
-    for tokenizer in (tiny.tokenizer(None), tiny.tokenizer(None, encoder=True)):
-        reader = TwoTexts(tokenizer) if tokenizer.eos_token == "</s>" else Chat(tokenizer)
-        decoded = tokenizer.decode(reader.texts(query, ["answer"])[0].ids)
-        assert "User: book\n\nAssistant: late\n\nUser: ask" in decoded
-
-
-def test_without_a_template_prompt_and_answer_are_joined_by_an_empty_line() -> None:
-    tokenizer = tiny.tokenizer(None)
-    assert tokenizer.decode(Chat(tokenizer).text(ASK, "answer").ids) == "<s>ask\n\nanswer"
 
 
 def test_an_encoder_gets_two_texts() -> None:
@@ -90,36 +73,19 @@ def fitting(answers: Sequence[str], limit: int) -> Callable[[Query], bool]:
     return lambda query: all(len(encode(query, answer)) <= limit for answer in answers)
 
 
-def test_what_fits_is_left_alone() -> None:
+def test_the_oldest_posts_go_first_and_as_few_as_possible_then_the_middle_of_the_question() -> None:
     assert fit(query(3), fitting(["a"], 1000)) == (query(3), 0)
-
-
-def test_the_oldest_posts_go_first_and_as_few_as_possible() -> None:
-    full = len(encode(query(6), "a"))
+    full, bare = (len(encode(query(posts), "a")) for posts in (6, 0))
     fitted = fit(query(6), fitting(["a"], full - 1))
     assert not isinstance(fitted, Failure)
     assert ([post.id for post in fitted[0].posts], fitted[1]) == (["1", "2", "3", "4", "5"], 1)
-
-
-def test_then_the_middle_of_the_question_goes_and_its_ends_stay() -> None:
-    bare = len(encode(query(0), "a"))
     fitted = fit(query(4), fitting(["a"], bare - 4))
     assert not isinstance(fitted, Failure)
     short, cut = fitted
-    assert cut == 5
-    assert short.posts == ()
+    assert (cut, short.posts) == (5, ())
     assert short.question.startswith("w0 w1")
     assert short.question.endswith("w11")
     assert "[…]" in short.question
-
-
-def test_the_longest_answer_decides_for_all() -> None:
-    full = len(encode(query(6), "a"))
-    long = " ".join("b" * 9)
-    fitted = fit(query(6), fitting(["a", long], full))
-    assert not isinstance(fitted, Failure)
-    assert len(encode(fitted[0], long)) <= full
-    assert fitted[1] == 2
 
 
 def test_an_answer_that_alone_is_too_long_is_a_failure_not_a_cut_answer() -> None:
@@ -229,13 +195,6 @@ def test_the_marked_tokens_decode_to_the_answer(name: str, answer: str, question
     assert shown(tokenizer, chat.text(query, answer)).strip() == expected.strip()
 
 
-def test_an_answer_is_not_found_inside_the_mark_that_ends_it() -> None:
-    chat, tokenizer = chat_of("ChatML")
-    text = chat.text(Query(question="ask"), "end")
-    assert tokenizer.decode(text.ids[: text.start]).endswith("<|im_start|>assistant\n")
-    assert tokenizer.decode(text.ids[text.end :]) == "<|im_end|>\n"
-
-
 def test_reasoning_that_an_answer_brings_is_part_of_it_if_the_template_shows_it() -> None:
     answer = "<think>\nbe early\n</think>\n\ncook a long day"
     chat, tokenizer = chat_of("Qwen 3")
@@ -244,13 +203,6 @@ def test_reasoning_that_an_answer_brings_is_part_of_it_if_the_template_shows_it(
     assert tokenizer.decode(text.ids[: text.start]).endswith("<|im_start|>assistant\n")
     chat, tokenizer = chat_of("DeepSeek")
     assert shown(tokenizer, chat.text(Query(question="ask"), answer)).strip() == "cook a long day"
-
-
-def test_without_reasoning_the_empty_block_belongs_to_the_template() -> None:
-    chat, tokenizer = chat_of("Qwen 3")
-    text = chat.text(Query(question="ask"), "cook")
-    assert shown(tokenizer, text) == "cook"
-    assert tokenizer.decode(text.ids[: text.start]).endswith("<think>\n\n</think>\n\n")
 
 
 def test_an_answer_of_which_the_template_shows_nothing_is_a_failure() -> None:

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prb.data.load import load
-from prb.downstream.bon import best_of_n
-from prb.engine.executors import given, open_executor
 from prb.errors import PrbError
 from prb.evaluation.run import evaluate
-from prb.grading.run import grade
-from prb.models.personal.features import Cached
-from prb.training.learning import prepare
 from prb.types import RewardModel
 from tests.conftest import make_row, make_twins
-from tests.downstream import fakes
 from tests.engine import fragile
 from tests.engine.clusters import two_nodes
-from tests.engine.fragile import Differing, Fragile, Lengths, Letters, Picky
+from tests.engine.fragile import Differing, Fragile, Picky
 from tests.runs import Notes, outcomes, same_files, settings
 
 ray = pytest.importorskip("ray", reason="needs the ray extra")
@@ -67,35 +57,6 @@ def test_outcomes_are_those_of_a_local_run(comparing: bool, data: Path, tmp_path
         assert len({line["failure"] for line in outcomes(here)}) == 2  # some rows fail, in both runs alike
         pids = {path.name.split("-")[1] for path in tmp_path.glob("call-*")}
         assert len(pids) > 1  # this process, and one worker or two
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_best_of_n_and_grades_are_those_of_a_local_run(data: Path, tmp_path: Path) -> None:
-    for engine in ("local", TWO):
-        out = tmp_path / engine[:3]
-        own = {"models": fakes.models(), "policy": fakes.policy(), "grader": fakes.Marks()}
-        best_of_n(fakes.settings(data, out / "bon", limit=8, engine=engine), **own)
-        settings = {"validate": True, "retest": True, "dataset": str(data), "batch": 4, "engine": engine}
-        grade(grader=Lengths(), out=out / "grade", **settings)
-    for name in ("samples.jsonl", "scores.jsonl", "grades.jsonl", "summary.json"):
-        assert (tmp_path / "loc/bon" / name).read_bytes() == (tmp_path / "ray/bon" / name).read_bytes(), name
-    for name in ("grades.jsonl", "summary.json"):
-        assert (tmp_path / "loc/grade" / name).read_bytes() == (tmp_path / "ray/grade" / name).read_bytes(), name
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_features_are_those_of_a_local_run(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prb.training.learning.CHUNK", 2)
-    dataset = load(str(data))
-    here = prepare(dataset, Letters(), joint=False, k=2)
-    with open_executor(TWO) as executor:
-        features = Cached(executor.load(partial(given, Letters()), "letters"))
-        there = prepare(dataset, features, joint=False, k=2)
-    assert (there.vectors == here.vectors).all()
-    assert (there.rows == here.rows).all()
-    assert (here.rows[:, 2] < 0).any()  # an answer that cannot be encoded
 
 
 @pytest.mark.usefixtures("cluster")
@@ -156,29 +117,6 @@ def test_a_replica_that_cannot_load_is_one_line(data: Path, tmp_path: Path) -> N
 def test_replicas_with_other_weights_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(PrbError, match="replicas of 'mine' differ: 'weights-"):
         run(data, tmp_path / "out", fragile.Reloading(Differing(str(tmp_path))), engine=TWO, batch=1)
-
-
-def test_a_driver_that_is_killed_is_resumed(cluster: Any, data: Path, tmp_path: Path) -> None:
-    words = ["--condition", "none", "--condition", "profile", "--batch", "2", "--history", "both?ranker=recency"]
-    spec = f"mine:={fragile.__file__}:Fragile?pause=0.1&folder={tmp_path}"
-    command = ["evaluate", "--model", spec, "--dataset", str(data), *words, "--quiet", "--no-cache"]
-    engine = ["--engine", f"ray?actors=2&address={cluster.address}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "prb", *command, *engine, "--out", str(tmp_path / "there")], stdout=subprocess.DEVNULL
-    )
-    journal = tmp_path / "there" / "replies.jsonl"
-    until = time.monotonic() + 120
-    while not (journal.exists() and journal.stat().st_size) and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    kept = journal.read_bytes().count(b"\n")
-    assert kept > 0
-    from prb.cli import run as prb
-
-    assert prb([*command, "--engine", TWO, "--out", str(tmp_path / "there")]) == 0
-    assert prb([*command, "--out", str(tmp_path / "here")]) == 0
-    assert same_files(tmp_path / "there", tmp_path / "here")
 
 
 @pytest.mark.slow

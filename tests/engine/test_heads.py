@@ -94,48 +94,44 @@ def test_a_classifier_without_an_output_layer_has_no_likelihoods(tmp_path: Path)
             MODELS.make(spec)
 
 
-def test_an_output_layer_that_is_the_embedding_is_not_missing(tmp_path: Path) -> None:
-    assert MODELS.make(f"likelihood?lm={tiny.save(tmp_path / 'lm', 'gemma')}").score(ASKS)
+def drop_weights(file: Path, name: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    kept = {key: tensor for key, tensor in load_file(file).items() if name not in key}
+    save_file(kept, file, metadata={"format": "pt"})
 
 
 def test_a_damaged_body_is_refused_by_the_name_of_what_is_missing(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     folder = tiny.save(tmp_path / "m", "llama", labels=1)
-    weights = load_file(folder / "model.safetensors")
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    drop_weights(folder / "model.safetensors", "layers.1.mlp.up_proj")
     with pytest.raises(BadInput, match=r"lacks model\.layers\.1\.mlp\.up_proj\.weight: these weights would be random"):
         load(str(folder), "classifier")
 
 
-def test_an_adapter_may_bring_the_head_that_its_base_lacks(tmp_path: Path) -> None:
+def adapter(base: Path, folder: Path, task: str | None) -> Path:
     peft = pytest.importorskip("peft", reason="needs the train extra")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+    settings = peft.LoraConfig(task_type=task, r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    peft.get_peft_model(model, settings).save_pretrained(folder)
+    return folder
+
+
+def test_an_adapter_may_bring_the_head_that_its_base_lacks(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "lm", "llama")
-    for task, name in (("SEQ_CLS", "head"), (None, "no-head")):
-        settings = peft.LoraConfig(task_type=task, r=2, target_modules=["q_proj"], init_lora_weights=False)
-        base = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
-        peft.get_peft_model(base, settings).save_pretrained(tmp_path / name)
+    head, no_head = adapter(folder, tmp_path / "head", "SEQ_CLS"), adapter(folder, tmp_path / "no-head", None)
     config = json.loads((folder / "config.json").read_text()) | {"id2label": {"0": "reward"}, "label2id": {"reward": 0}}
     (folder / "config.json").write_text(json.dumps(config))
-    assert load(str(folder), "classifier", Loading(adapter=str(tmp_path / "head")))
+    assert load(str(folder), "classifier", Loading(adapter=str(head)))
     with pytest.raises(BadInput, match=r"has no score\.weight"):
-        load(str(folder), "classifier", Loading(adapter=str(tmp_path / "no-head")))
+        load(str(folder), "classifier", Loading(adapter=str(no_head)))
 
 
 def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="needs the train extra")
     folder = tiny.save(tmp_path / "m", "llama", labels=1)
-    base = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-    settings = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    peft.get_peft_model(base, settings).save_pretrained(tmp_path / "lora")
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(tmp_path / "lora" / "adapter_model.safetensors")
-    kept = {name: tensor for name, tensor in weights.items() if "v_proj" not in name}
-    save_file(kept, tmp_path / "lora" / "adapter_model.safetensors")
+    lora = adapter(folder, tmp_path / "lora", "SEQ_CLS")
+    drop_weights(lora / "adapter_model.safetensors", "v_proj")
     with pytest.raises(BadInput, match="is not of this model"):
-        load(str(folder), "classifier", Loading(adapter=str(tmp_path / "lora")))
+        load(str(folder), "classifier", Loading(adapter=str(lora)))
 
 
 def own_code(folder: Path, logits: str, *, labels: int = 1, extra: str = "", output: str = "") -> Path:
@@ -192,12 +188,6 @@ def test_several_numbers_of_a_models_own_code_need_a_choice(tmp_path: Path) -> N
     assert MODELS.make(f"{spec}&logit=2").score(ASKS)
 
 
-def test_a_forward_pass_without_one_row_per_text_is_refused(tmp_path: Path) -> None:
-    spec = f"classifier?path={own_code(tmp_path / 'tokens', 'out.logits[None].repeat(1, 5, 1)')}&trust_remote_code=true"
-    with pytest.raises(BadInput, match="gives no logits for a text"):
-        MODELS.make(spec)
-
-
 def test_code_that_needs_another_version_is_one_clear_line(tmp_path: Path) -> None:
     folder = own_code(tmp_path / "old", "out.logits", extra="from transformers.models.llama import NO_LONGER_THERE")
     with pytest.raises(BadInput, match=r"^cannot load [^\n]*its own code does not run with transformers [^\n]*$"):
@@ -242,15 +232,6 @@ def test_shared_prefixes_give_the_states_of_a_plain_pass(loaded: Checkpoint, lay
         np.testing.assert_allclose(vector, by_hand(loaded, ask.query, ask.answer, layer), atol=2e-4)
 
 
-def test_the_last_token_is_another_pool(loaded: Checkpoint) -> None:
-    mean, last = (HiddenStates(loaded, 2, pool).answers([Ask(QUERY, "a book")])[0] for pool in ("mean", "last"))
-    assert not np.allclose(mean, last)  # type: ignore[arg-type]
-
-
-def test_negative_layers_count_from_the_end(loaded: Checkpoint) -> None:
-    assert HiddenStates(loaded, -1, "mean").fingerprint == HiddenStates(loaded, 3, "mean").fingerprint
-
-
 def test_a_text_alone_is_read_without_a_template(loaded: Checkpoint) -> None:
     ids = loaded.tokenizer("early day")["input_ids"]
     with torch.inference_mode():
@@ -283,17 +264,6 @@ def test_blocks_above_the_layer_are_not_run(tmp_path: Path) -> None:
     assert run == [0, 1, 2]  # the model itself is whole
 
 
-def test_hidden_features_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from prb.models.personal.features import make_features
-
-    folder = tiny.save(tmp_path / "lm", "llama")
-    features = make_features(f"hidden?lm={folder}&layer=2")
-    first = features.answers([Ask(QUERY, "a book")])[0]
-    monkeypatch.setattr(HiddenStates, "answers", lambda *_: pytest.fail("computed again"))
-    again = make_features(f"hidden?lm={folder}&layer=2").answers([Ask(QUERY, "a book")])[0]
-    np.testing.assert_array_equal(first, again)  # type: ignore[arg-type]
-
-
 def test_shifted_states_tell_the_answer_from_what_the_posts_change_in_it(tmp_path: Path) -> None:
     from prb.models.personal.features import make_features
 
@@ -307,3 +277,13 @@ def test_shifted_states_tell_the_answer_from_what_the_posts_change_in_it(tmp_pat
     np.testing.assert_array_equal(shifted[1], np.concatenate([plain, 0 * plain]))  # type: ignore[arg-type]
     assert shifted[2] == empty == Failure("empty answer")
     assert make_features(f"{spec}&shift=true").texts(["a city"]).shape == (1, 2 * len(plain))
+
+
+def test_a_forward_pass_without_one_row_per_text_is_refused(tmp_path: Path) -> None:
+    spec = f"classifier?path={own_code(tmp_path / 'tokens', 'out.logits[None].repeat(1, 5, 1)')}&trust_remote_code=true"
+    with pytest.raises(BadInput, match="gives no logits for a text"):
+        MODELS.make(spec)
+
+
+def test_an_output_layer_that_is_the_embedding_is_not_missing(tmp_path: Path) -> None:
+    assert MODELS.make(f"likelihood?lm={tiny.save(tmp_path / 'lm', 'gemma')}").score(ASKS)

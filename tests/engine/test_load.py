@@ -50,12 +50,16 @@ def test_a_hub_model_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest.
     assert fingerprint("me/other", "v1") == "me/other@v1"
 
 
-def test_settings_are_checked_before_anything_is_loaded() -> None:
+def test_settings_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     for option in ("dtype=int8", "tokens=0", "max_length=0"):
         with pytest.raises(BadSpec, match=option.partition("=")[0]):
             MODELS.make(f"likelihood?lm=/nowhere&{option}")
     with pytest.raises(BadInput, match="cannot load '/nowhere'"):
         MODELS.make("likelihood?lm=/nowhere")
+    folder = tiny.save(tmp_path, "llama")
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(BadInput, match=r"^cannot load [^\n]*$"):
+        load(str(folder), "causal")
 
 
 @pytest.mark.parametrize("device", ["foo", "meta", "cpu:x", "cuda:99"])
@@ -63,13 +67,6 @@ def test_a_device_that_cannot_be_used_is_one_line(device: str, tmp_path: Path) -
     folder = tiny.save(tmp_path, "llama")
     with pytest.raises(BadInput, match=rf"^device={device}[^\n]*$"):
         MODELS.make(f"likelihood?lm={folder}&device={device}")
-
-
-def test_damaged_weights_are_one_line(tmp_path: Path) -> None:
-    folder = tiny.save(tmp_path, "llama")
-    (folder / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(BadInput, match=r"^cannot load [^\n]*$"):
-        load(str(folder), "causal")
 
 
 def test_a_model_may_be_spread_over_devices_and_its_attention_chosen(tmp_path: Path) -> None:
@@ -121,20 +118,6 @@ def test_quantized_weights_are_asked_for_as_transformers_wants_it(
         load(str(tiny.save(tmp_path, "llama")), "classifier", Loading(quantization=bits, revision="v1"))  # type: ignore[arg-type]
     assert getattr(asked["quantization_config"], f"load_in_{bits}") is True
     assert (asked["device_map"], asked["revision"]) == ({"": "cpu"}, "v1")
-
-
-def test_the_papers_protocol_uses_the_same_device_as_everything_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from prb.evaluation.paper import Classifier
-    from prb.registry import Spec
-
-    devices: list[str] = []
-    monkeypatch.setattr("prb.engine.load._device", lambda name: devices.append(name) or "cpu")  # type: ignore[func-returns-value]
-    folder = tiny.save(tmp_path, "llama", labels=1)
-    Classifier(Spec("classifier", {"path": str(folder)}))
-    load(str(folder), "classifier")
-    assert devices == ["auto", "auto"]
 
 
 def test_an_adapter_is_added_without_a_warning(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.engine.chat import Chat, Text, common_prefix
-from prb.engine.heads import AnswerLogp, FirstLogit, HiddenStates, LastToken
+from prb.engine.chat import Text, common_prefix
+from prb.engine.heads import AnswerLogp, HiddenStates, LastToken
 from prb.engine.load import Checkpoint, Loading, load
 from prb.engine.states import (
     Bundle,
@@ -31,18 +31,12 @@ from tests.tiny import torch
 SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=6)
 
 
-def test_a_bundle_splits_after_the_longest_common_beginning() -> None:
+def test_a_bundle_splits_after_the_longest_common_beginning_that_leaves_each_a_token_of_its_own() -> None:
     made = bundle([[1, 2, 3, 4], [1, 2, 5], [1, 2, 3, 9, 9]])
     assert (made.prefix, made.suffixes) == ([1, 2], ([3, 4], [5], [3, 9, 9]))
     assert (made.repeated, made.unique) == (12, 8)
-
-
-def test_every_sequence_keeps_a_token_of_its_own_even_if_it_is_the_beginning_of_another() -> None:
     assert bundle([[1, 2], [1, 2, 3]]).suffixes == ([2], [2, 3])
     assert bundle([[7]]).suffixes == ([7],)
-
-
-def test_the_prefix_can_be_kept_short() -> None:
     assert bundle([[1, 2, 3], [1, 2, 4]], at_most=1).prefix == [1]
 
 
@@ -67,64 +61,6 @@ def test_batches_hold_everything_once_and_stay_within_the_budget(lengths: list[i
     assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
     for group in groups:
         assert len(group) == 1 or len(group) * max(lengths[i] for i in group) <= budget
-
-
-CAUSAL = ["llama", "qwen2", "gemma", "gemma2", "gpt2"]
-CLOSE = 1e-4
-
-
-def texts_of(tokenizer: object, seed: int = 0, queries: int = 6) -> list[list[Text]]:
-    """Prompts and answers of very different lengths, two to four answers a query."""
-    random, chat = Random(seed), Chat(tokenizer)
-    made = []
-    for _ in range(queries):
-        prompt = " ".join(random.choices(tiny.WORDS, k=random.randint(1, 60)))
-        answers = [" ".join(random.choices(tiny.WORDS, k=random.randint(1, 25))) for _ in range(random.randint(2, 4))]
-        made.append([chat.text(Query(question=prompt), answer) for answer in answers])
-    return made
-
-
-@pytest.mark.parametrize("architecture", [*CAUSAL, "bert", "deberta"])
-@pytest.mark.parametrize("labels", [1, 3])
-def test_a_reward_head_gives_what_the_model_gives_on_its_own(architecture: str, labels: int, tmp_path: Path) -> None:
-    loaded = load(str(tiny.save(tmp_path, architecture, labels=labels)), "classifier", Loading(tokens=300))
-    groups = texts_of(loaded.tokenizer)
-    head = LastToken(loaded)
-    assert head.sharing.prefixes == (architecture in CAUSAL)
-    for texts, rows in zip(groups, head.logits(groups), strict=True):
-        for text, row in zip(texts, rows, strict=True):
-            with torch.no_grad():
-                alone = loaded.model(input_ids=torch.tensor([list(text.ids)])).logits[0]
-            assert torch.allclose(row, alone, atol=CLOSE)
-
-
-@pytest.mark.parametrize("architecture", CAUSAL)
-def test_log_probabilities_of_answers_are_those_of_a_plain_pass(architecture: str, tmp_path: Path) -> None:
-    loaded = load(str(tiny.save(tmp_path, architecture)), "causal", Loading(tokens=300))
-    groups = texts_of(loaded.tokenizer)
-    head = AnswerLogp(loaded)
-    assert head.sharing.prefixes
-    for texts, rows in zip(groups, head.logp(groups), strict=True):
-        for text, found in zip(texts, rows, strict=True):
-            ids = torch.tensor([list(text.ids)])
-            with torch.no_grad():
-                logp = torch.log_softmax(loaded.model(input_ids=ids).logits[0].double(), dim=-1)
-            slow = sum(float(logp[i - 1, text.ids[i]]) for i in range(text.start, text.end))
-            assert found == pytest.approx(slow, abs=1e-3)
-
-
-@pytest.mark.parametrize("architecture", ["llama", "gemma2", "deberta"])
-def test_scores_depend_neither_on_batch_size_nor_on_order_nor_on_neighbours(architecture: str, tmp_path: Path) -> None:
-    folder = str(tiny.save(tmp_path, architecture, labels=1))
-    alone = load(folder, "classifier", Loading(tokens=1))
-    groups = texts_of(alone.tokenizer, queries=8)
-    expected = [[float(x) for x in row] for row in LastToken(alone).logits(groups)]
-    for budget in (2, 256, 4096):
-        head = LastToken(load(folder, "classifier", Loading(tokens=budget)))
-        order = Random(budget).sample(range(len(groups)), len(groups))
-        rows = head.logits([groups[i] for i in order])
-        for i, row in zip(order, rows, strict=True):
-            assert [float(x) for x in row] == pytest.approx(expected[i], abs=CLOSE)
 
 
 def test_a_prefix_is_computed_once_for_all_its_answers(tmp_path: Path) -> None:
@@ -184,9 +120,12 @@ def plain_states(model: Any, text: Text) -> Any:
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_states_are_those_of_a_plain_forward_pass(name: str, dtype: str, tokenizer: Any) -> None:
     body = model_of(name, "AutoModel", DTYPES[dtype])
-    states = States(body, 256, probe(body, probe_tokens(tokenizer, 512)))
-    assert states.sharing.prefixes == (name in SHARED), states.sharing
-    assert states.sharing.padding == (name not in ROPE)
+    sharing = probe(body, probe_tokens(tokenizer, 512))
+    assert sharing.prefixes == (name in SHARED), sharing
+    assert sharing.padding == (name not in ROPE)
+    if not sharing.prefixes:
+        return
+    states = States(body, 256)
     groups = groups_of([[40, 70, 33], [90], [12, 50]])
     bundles = [bundle([t.ids for t in g], at_most=min(t.start for t in g)) for g in groups]
     for group, rows in zip(groups, states.run(bundles, lambda s, *_: s[-1]), strict=True):
@@ -215,13 +154,6 @@ def test_a_decoder_that_was_made_to_look_both_ways_is_not_shared(
     assert not probe(body, probe_tokens(tokenizer, 512)).prefixes
 
 
-def test_the_probe_reads_at_least_64_tokens_of_prose(tokenizer: Any) -> None:
-    tokens = probe_tokens(tokenizer, 512)
-    assert len(tokens) >= 64
-    assert len(set(tokens)) > 20
-    assert len(probe_tokens(tokenizer, 20)) == 20
-
-
 @pytest.mark.parametrize("name", ROPE)
 def test_texts_beyond_the_switch_of_the_rotary_embedding_do_not_change_their_neighbors(
     name: str, tokenizer: Any
@@ -240,14 +172,32 @@ def test_texts_beyond_the_switch_of_the_rotary_embedding_do_not_change_their_nei
             assert float(row) == pytest.approx(float(alone), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["LFM2", "Mamba"])
-def test_likelihood_of_a_model_that_cannot_share_is_computed_in_padded_batches(name: str, tokenizer: Any) -> None:
+@pytest.mark.parametrize("name", ["Llama", "Gemma 2", "GPT-2", "Qwen3-Next", "BERT", "DeBERTa"])
+def test_a_reward_head_gives_what_the_model_gives_alone_whatever_the_batch_and_its_order(
+    name: str, tokenizer: Any
+) -> None:
+    model, groups = model_of(name, "AutoModelForSequenceClassification"), groups_of([[40, 70, 33], [90], [12, 50]])
+    model.config.pad_token_id = 0
+    for budget in (1, 100, 4096):
+        head = LastToken(checkpoint_of(model, tokenizer, budget=budget))
+        assert head.sharing.prefixes == (name in SHARED)
+        order = Random(budget).sample(groups, len(groups))
+        for group, rows in zip(order, head.logits(order), strict=True):
+            for text, row in zip(group, rows, strict=True):
+                with torch.inference_mode():
+                    alone = model(input_ids=torch.tensor([list(text.ids)])).logits[0]
+                assert float(row) == pytest.approx(float(alone), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Granite", "Gemma 2", "LFM2", "Mamba"])
+def test_log_probabilities_of_answers_are_those_of_a_plain_pass(name: str, tokenizer: Any) -> None:
     model, groups = model_of(name, "AutoModelForCausalLM"), groups_of([[40, 70, 33], [90]])
     head = AnswerLogp(checkpoint_of(model, tokenizer, budget=4096))
     calls: list[int] = []
     model.base_model.register_forward_pre_hook(lambda *_: calls.append(1))
     all_rows = head.logp(groups)
-    assert len(calls) == 1
+    assert head.sharing.prefixes == (name in SHARED)
+    assert len(calls) == 1 or name == "Gemma 2"
     for group, rows in zip(groups, all_rows, strict=True):
         for text, found in zip(group, rows, strict=True):
             with torch.inference_mode():
@@ -264,19 +214,6 @@ def test_hidden_features_of_a_model_that_cannot_share_are_computed_in_padded_bat
     assert len(calls) == 1
     assert not any(isinstance(vector, Failure) for vector in found)
     assert states.execution.startswith("prefixes not shared, whole texts in padded batches")
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", ["Llama", "Cohere", "Granite", "Gemma 2", "LFM2"])
-def test_the_first_logit_is_that_of_the_models_own_forward_pass(name: str, dtype: str, tokenizer: Any) -> None:
-    model, groups = model_of(name, "AutoModelForCausalLM", DTYPES[dtype]), groups_of([[40, 70], [33]])
-    head = FirstLogit(checkpoint_of(model, tokenizer))
-    assert head.sharing.prefixes == (name != "LFM2")
-    for group, rows in zip(groups, head.logits(groups), strict=True):
-        for text, row in zip(group, rows, strict=True):
-            with torch.inference_mode():
-                own = model(input_ids=torch.tensor([list(text.ids)])).logits[0, -1, 0]
-            assert float(row) == pytest.approx(float(own), abs=TOLERANCE[dtype], rel=TOLERANCE[dtype])
 
 
 def test_where_padding_is_not_safe_only_equal_lengths_share_a_batch() -> None:

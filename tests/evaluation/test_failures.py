@@ -16,7 +16,7 @@ from prb.evaluation.run import evaluate
 from prb.evaluation.summary import check_failures
 from prb.runs import OUTCOMES, SUMMARY, Finished
 from prb.summary import Summary
-from prb.types import Ask, Duel, Failure, FailureKind, Reward, Verdict
+from prb.types import Ask, Failure, FailureKind, Reward
 from prb.work import MAX_FATAL
 from tests.conftest import make_row, make_twins
 from tests.llm.server import error, serve
@@ -100,21 +100,6 @@ def test_a_stopped_run_is_resumed_to_the_same_lines_and_pays_nothing_twice(
     assert sorted(first.asked[:after] + second.asked) == sorted(whole.asked)
 
 
-def test_a_run_may_stop_many_times(rows: Path) -> None:
-    expected, summary, whole = undisturbed(rows)
-    paid: list[str] = []
-    for _ in range(100):
-        model = Flaky(lambda n: BROKE if n >= 2 else None)
-        try:
-            run(rows, model)
-            break
-        except BudgetUsedUp:
-            paid += model.asked[:2]
-    assert lines(rows.parent / "run") == expected
-    assert (rows.parent / "run" / SUMMARY).read_bytes() == summary
-    assert sorted(paid + model.asked) == sorted(whole.asked)
-
-
 @pytest.mark.parametrize("kind", ["transient", "fatal", "budget"])
 def test_rows_that_failed_because_of_the_endpoint_are_asked_again(rows: Path, kind: FailureKind) -> None:
     expected, summary, whole = undisturbed(rows)
@@ -133,46 +118,6 @@ def test_rows_that_failed_because_of_the_endpoint_are_asked_again(rows: Path, ki
     run(rows, third)
     assert not third.asked
     assert lines(folder) == got
-
-
-def test_failures_of_rows_are_asked_again_only_in_a_fresh_run(rows: Path) -> None:
-    refusal = Failure("refused", "I will not.")
-    folder = run(rows, Flaky(lambda n: refusal if n == 4 else None)).folder
-    quiet, retried = Flaky(), Flaky()
-    run(rows, quiet)
-    assert not quiet.asked
-    run(rows, retried, fresh=True)
-    assert retried.asked
-    assert lines(folder)[4]["failure"] is None
-
-
-class FlakyJudge:
-    fingerprint = "judge"
-
-    def __init__(self, failures: Callable[[int], Failure | None] = lambda _: None) -> None:
-        self.failures = failures
-        self.asked: list[Duel] = []
-
-    def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
-        replies: list[Verdict | Failure] = []
-        for duel in duels:
-            failure = self.failures(len(self.asked))
-            self.asked.append(duel)
-            better = "first" if len(duel.first) < len(duel.second) else "second"
-            replies.append(failure or Verdict(choice=better, tokens=3, cost=0.5, text=f"{better} of {duel.first}"))
-        return replies
-
-
-@pytest.mark.parametrize("orders", ["both", "one"])
-def test_a_judge_is_resumed_and_retried_in_both_orders(rows: Path, orders: str) -> None:
-    expected = lines(run(rows, FlakyJudge(), "whole", orders=orders).folder)
-    with pytest.raises(BudgetUsedUp):
-        run(rows, FlakyJudge(lambda n: BROKE if n >= 5 else None), orders=orders)
-    run(rows, FlakyJudge(), orders=orders)
-    assert lines(rows.parent / "run") == expected
-    folder = run(rows, FlakyJudge(lambda n: BUSY if n in (0, 9) else None), "other", orders=orders).folder
-    run(rows, FlakyJudge(), "other", orders=orders)
-    assert lines(folder) == expected
 
 
 def test_a_wrong_key_costs_a_handful_of_requests(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,13 +63,6 @@ def test_clusters_and_twins_stay_whole_and_donors_come_from_all_rows(data: Path,
     assert not lent <= own
 
 
-def test_shards_of_a_limited_run_are_merged_too(tmp_path: Path) -> None:
-    given = {"dataset": "mirror", "model": "length", "condition": ("none", "profile"), "limit": 40, "history": "posts"}
-    whole = prb.evaluate(**given, out=tmp_path / "whole", quiet=True)
-    shards = [prb.evaluate(**given, shard=f"{n}/2", out=tmp_path / f"s{n}", quiet=True).folder for n in (1, 2)]
-    assert same_files(whole.folder, prb.merge(shards, out=tmp_path / "merged", quiet=True).folder)
-
-
 def test_what_is_not_all_shards_of_one_run_is_refused(data: Path, tmp_path: Path) -> None:
     one, two = (run(data, tmp_path / f"s{n}", f"{n}/3") for n in (1, 2))
     with pytest.raises(BadInput, match="missing shards: 3/3"):

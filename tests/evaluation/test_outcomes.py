@@ -53,12 +53,6 @@ def test_a_column_has_an_entry_for_every_line_and_nan_for_failures() -> None:
     assert (column.failures, column.cut) == ({"busy": 2}, 3)
 
 
-def test_failures_are_counted_by_reason_without_their_detail() -> None:
-    outcomes = Outcomes()
-    outcomes.add([outcome(str(n), failure=f"no verdict: {n}") for n in range(3)] + [outcome("4", failure="busy")])
-    assert outcomes.of[CELL].failures == {"no verdict": 3, "busy": 1}
-
-
 def test_lines_read_back_give_the_same_columns(tmp_path: Path) -> None:
     fresh = Outcomes(IDS)
     fresh.add(LINES)
@@ -78,12 +72,6 @@ def test_batches_that_alternate_between_conditions_are_read_back(tmp_path: Path)
     outcomes = read_outcomes(write(tmp_path, lines))
     assert outcomes.pairs == IDS
     assert {cell: len(column) for cell, column in outcomes.of.items()} == {("m", "none"): 5, ("m", "profile"): 5}
-
-
-def test_models_and_conditions_do_not_mix() -> None:
-    outcomes = Outcomes(["1"], [("m", "none"), ("m", "profile"), ("n", "none"), ("n", "profile")])
-    outcomes.add([outcome("1", credit=1.0), outcome("1", model="n", condition="profile", credit=0.0)])
-    assert [len(column) for column in outcomes.of.values()] == [1, 0, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import prb
-from prb.errors import BadInput, PrbError, UnknownName
+from prb.errors import BadInput, PrbError
 from prb.evaluation.paper import evaluate_personalized_reward
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.types import Ask, Failure, Post, Verdict
+from prb.types import Failure, Post, Verdict
 from tests.runs import recording
 
 
@@ -42,24 +42,12 @@ def test_the_reward_is_the_sigmoid_and_alignment_the_distance_to_the_person(
 @pytest.mark.parametrize(
     ("profile", "posts"),
     [
-        (
-            ["I like lists.", "I read on the bus."],
-            (Post("1", "", "I like lists."), Post("2", "", "I read on the bus.")),
-        ),
-        ({"likes": "brevity", "age": "60"}, (Post("likes", "", "likes: brevity"), Post("age", "", "age: 60"))),
-        (
-            {"user_id": "u1", "preference_for_brevity": 0.9},
-            (Post("preference_for_brevity", "", "preference for brevity: 0.9"),),
-        ),
         ("I like lists.", (Post("1", "", "I like lists."),)),
+        ({"user_id": "u1", "loves_brevity": 0.9}, (Post("loves_brevity", "", "loves brevity: 0.9"),)),
         (Post("p7", "Art", "I paint."), (Post("p7", "Art", "I paint."),)),
-        ((Post("p7", "Art", "I paint."),), (Post("p7", "Art", "I paint."),)),
-        ([{"text": "I paint."}], (Post("1", "", "I paint."),)),
-        (None, ()),
-        ("", ()),
-        ([Post("p7", "Art", "I paint.")], (Post("p7", "Art", "I paint."),)),
         ([Post("p7", "Art", "I paint."), "I sing."], (Post("p7", "Art", "I paint."), Post("2", "", "I sing."))),
-        ([], ()),
+        ([{"text": "I paint."}], (Post("1", "", "I paint."),)),
+        *((nothing, ()) for nothing in (None, "", [])),
     ],
 )
 def test_a_profile_may_be_texts_attributes_or_posts(profile: Any, posts: tuple[Post, ...]) -> None:
@@ -87,13 +75,6 @@ def test_a_profile_of_another_kind_is_one_clear_line(profile: Any) -> None:
         evaluate_personalized_reward("An answer.", profile, 0.5)
 
 
-def test_the_person_moves_a_personal_model() -> None:
-    answer = "A short list about gardening with roses."
-    near = evaluate_personalized_reward(answer, ["I grow roses in my garden."], 0.9, "embedding")
-    far = evaluate_personalized_reward(answer, ["My car needs a new clutch."], 0.9, "embedding")
-    assert near["predicted_reward"] > far["predicted_reward"]
-
-
 @pytest.mark.parametrize("score", [-0.01, 1.01, math.nan, 7])
 def test_a_human_score_outside_0_to_1_is_refused(score: float) -> None:
     with pytest.raises(BadInput, match=r"human_preference_score must be between 0 and 1"):
@@ -113,15 +94,3 @@ def test_a_model_that_only_compares_is_refused() -> None:
     model = ScriptedComparer(lambda _: Verdict(choice="first"))
     with pytest.raises(BadInput, match="only compares answers"):
         evaluate_personalized_reward("An answer.", [], 0.5, model)
-
-
-def test_an_unknown_model_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownName, match=r"did you mean 'embedding'\?"):
-        evaluate_personalized_reward("An answer.", [], 0.5, "embeding")
-
-
-def test_it_is_the_function_of_the_package() -> None:
-    def half(_: Ask) -> float:
-        return 0.0
-
-    assert prb.evaluate_personalized_reward("a", [], 0.5, ScriptedScorer(half))["alignment_score"] == 1.0

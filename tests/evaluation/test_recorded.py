@@ -10,7 +10,7 @@ import pytest
 
 from prb.api import ppo
 from prb.downstream.bon import BonConfig, best_of_n
-from prb.errors import BadInput, RunConflict
+from prb.errors import BadInput
 from prb.evaluation.paper import evaluate_personalized_reward
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
@@ -18,13 +18,9 @@ from prb.serving.server import ServeConfig, serve
 from prb.summary import CONDITIONS
 from prb.types import Duel, Failure, Record
 from tests.conftest import make_row, make_twins
-from tests.runs import by_length, names, outcomes, prefers, result, same_files, settings
+from tests.runs import by_length, names, outcomes, prefers, result, settings
 
 Write = Callable[..., Path]
-
-
-def as_recorded(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: line[key] for key in ("pair", "condition", "scores", "verdicts", "failure")} for line in lines]
 
 
 def longer(duel: Duel) -> bool | None:
@@ -53,15 +49,6 @@ def test_a_row_without_rubric_has_its_score_under_oracle(write_jsonl: Write, tmp
     config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=tuple(CONDITIONS))
     summary = evaluate(config).summary
     assert result(summary, "oracle")["accuracy"]["value"] == 1.0
-
-
-def test_missing_rows_are_failures_with_a_reason(write_jsonl: Write, tmp_path: Path) -> None:
-    data = write_jsonl([make_row(n) for n in (1, 2, 3)])
-    scores = write_jsonl([{"pair": "r1", "scores": [2, 1]}, {"pair": "r3", "scores": [1, 2]}], "theirs.jsonl")
-    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=("profile",))
-    row = result(evaluate(config).summary, "profile")
-    assert (row["accuracy"]["value"], row["accuracy"]["n"], row["accuracy"]["failed"]) == (0.5, 2, 1)
-    assert row["failures"] == {"no score for this row in theirs.jsonl": 1}
 
 
 class Given:
@@ -117,40 +104,6 @@ def test_ratings_take_one_score_per_row(write_jsonl: Write, tmp_path: Path) -> N
     spec = f"mine:=scores?path={scores}&condition=none"
     config = settings(write_jsonl(rows), tmp_path / "run", task="ratings", model=(spec,), condition=("none",))
     assert result(evaluate(config).summary, "none")["concordance"]["value"] == 1.0
-
-
-def test_a_torn_run_resumes_to_the_same_bytes(write_jsonl: Write, tmp_path: Path) -> None:
-    data = write_jsonl([make_row(n) for n in range(1, 7)])
-    scores = write_jsonl([{"pair": f"r{n}", "scores": [n, 3]} for n in range(1, 7)], "scores.jsonl")
-    model = (f"mine:=scores?path={scores}",)
-    whole = evaluate(settings(data, tmp_path / "whole", model=model, batch=2))
-    torn = evaluate(settings(data, tmp_path / "torn", model=model, batch=2)).folder
-    lines = (torn / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
-    (torn / "outcomes.jsonl").write_bytes(b"".join(lines[:8]))
-    for name in ("summary.json", "users.json"):
-        (torn / name).unlink()
-    evaluate(settings(data, torn, model=model, batch=2))
-    assert same_files(whole.folder, torn)
-
-
-def test_a_run_is_not_resumed_with_other_scores(write_jsonl: Write, tmp_path: Path) -> None:
-    data = write_jsonl([make_row(n) for n in (1, 2)])
-    scores = write_jsonl([{"pair": "r1", "scores": [1, 0]}, {"pair": "r2", "scores": [1, 0]}], "scores.jsonl")
-    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), batch=1)
-    evaluate(config)
-    journal = tmp_path / "run" / "outcomes.jsonl"
-    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))
-    (tmp_path / "run" / "summary.json").unlink()
-    write_jsonl([{"pair": "r1", "scores": [0, 1]}, {"pair": "r2", "scores": [0, 1]}], "scores.jsonl")
-    with pytest.raises(RunConflict):
-        evaluate(config)
-
-
-def test_a_damaged_file_leaves_nothing_behind(write_jsonl: Write, tmp_path: Path) -> None:
-    data, scores = write_jsonl([make_row(1)]), write_jsonl([{"pair": "r1", "verdict": "A"}], "scores.jsonl")
-    with pytest.raises(BadInput, match=r"scores.jsonl, line 1: verdict"):
-        evaluate(settings(data, tmp_path / "run", model=(f"scores?path={scores}",)))
-    assert not (tmp_path / "run").exists()
 
 
 def test_verbs_that_score_new_answers_refuse_recorded_scores(write_jsonl: Write, tmp_path: Path) -> None:

@@ -140,15 +140,6 @@ def test_the_table_says_who_lets_the_history_decide(run: Callable[..., Finished]
     assert table.rows[-1][4].rstrip("*") == "100.0"
 
 
-def test_without_condition_none_another_users_history_is_what_it_is_compared_with(run: Callable[..., Finished]) -> None:
-    done = run(RESTRAINED, {"sycophant": MODELS["sycophant"]}, condition=("profile", "shuffled"))
-    (table,) = Evaluation(done.folder, done.summary).tables()
-    assert table.title == "sycophant lets the user's history decide where it must not."
-    assert table.lead[0].endswith("and not with another user's history.")
-    assert table.columns[1] == "shuffled → own"
-    assert table.rows[0][2] == "100.0"
-
-
 def test_an_audit_says_whether_a_benchmark_can_see_restraint(write_jsonl: Write, tmp_path: Path) -> None:
     said = {}
     for name, rows in {"both": [*RESTRAINED, *PERSONAL], "none": PERSONAL}.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from prb.errors import RunConflict
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Reward, RewardModel, Verdict
-from tests.conftest import Row, make_row, make_twins
+from tests.conftest import make_row, make_twins
 from tests.runs import Notes, by_length, names, outcomes, same_files, settings
 
 Write = Callable[..., Path]
@@ -71,23 +69,6 @@ def whole(write_jsonl: Write, tmp_path: Path) -> tuple[EvaluateConfig, Path]:
     return config, tmp_path / "whole"
 
 
-def cut_copy(whole: Path, to: Path, size: int) -> None:
-    """The folder as a crash after `size` bytes of outcomes would have left it."""
-    shutil.rmtree(to, ignore_errors=True)
-    to.mkdir()
-    shutil.copy(whole / "config.json", to)
-    (to / "outcomes.jsonl").write_bytes((whole / "outcomes.jsonl").read_bytes()[:size])
-
-
-def ends(raw: bytes) -> list[int]:
-    return [n + 1 for n, byte in enumerate(raw) if byte == ord("\n")]
-
-
-def test_what_only_changes_the_presentation_may_differ(whole: tuple[EvaluateConfig, Path]) -> None:
-    config, _ = whole
-    evaluate(replace(config, json=True, quiet=True, require="accuracy>0"), models=models())
-
-
 def test_a_run_in_out_is_extended_by_rows_models_and_conditions(write_jsonl: Write, tmp_path: Path) -> None:
     """What was asked is not asked again, and the result is that of a run with these settings from the beginning."""
     data = write_jsonl(ROWS)
@@ -116,6 +97,14 @@ def test_a_run_in_out_is_extended_by_rows_models_and_conditions(write_jsonl: Wri
     assert any("model other; condition profile; limit 2 → all" in note for note in notes)
     with pytest.raises(RunConflict, match="was made with other settings"):
         run("run")
+
+
+def test_edited_data_in_a_folder_that_was_named_is_told_in_words(write_jsonl: Write, tmp_path: Path) -> None:
+    config = settings(write_jsonl([make_row(0)]), tmp_path / "run", model=("length",))
+    evaluate(config)
+    write_jsonl([make_row(1)])
+    with pytest.raises(RunConflict, match=r"change these back:\n  dataset: its rows have changed$"):
+        evaluate(config)
 
 
 def test_the_same_command_on_edited_data_is_another_run_in_the_default_folder(
@@ -155,43 +144,6 @@ def test_another_configuration_is_refused_and_every_difference_named(
     assert {name: (folder / name).read_bytes() for name in names(folder)} == before
 
 
-def test_another_file_under_the_same_name_is_refused(whole: tuple[EvaluateConfig, Path], write_jsonl: Write) -> None:
-    config, _ = whole
-    changed: list[Row] = [*ROWS[:-1], {**ROWS[-1], "chosen": "Never."}]
-    write_jsonl(changed)
-    with pytest.raises(RunConflict) as caught:
-        evaluate(config, models=models())
-    assert "dataset.fingerprint: " in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 2
-
-
-def test_a_model_that_became_another_is_refused(whole: tuple[EvaluateConfig, Path], tmp_path: Path) -> None:
-    config, folder = whole
-    cut_copy(folder, tmp_path / "cut", ends((folder / "outcomes.jsonl").read_bytes())[11])
-    kept = (tmp_path / "cut" / "outcomes.jsonl").read_bytes()
-    other = {**models(), "mine": ScriptedScorer(picky, "picky, retrained")}
-    with pytest.raises(RunConflict, match="model 'mine' was 'picky' when the run began and is 'picky, retrained' now"):
-        evaluate(replace(config, out=tmp_path / "cut"), models=other)
-    assert (tmp_path / "cut" / "outcomes.jsonl").read_bytes() == kept
-
-
-def test_a_folder_that_is_not_a_run_is_refused_and_left_as_it_was(write_jsonl: Write, tmp_path: Path) -> None:
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.tex").write_text("Once")
-    with pytest.raises(RunConflict, match="thesis exists and is not a run; choose another --out"):
-        evaluate(settings(write_jsonl(ROWS), tmp_path / "thesis"), models=models())
-    assert names(tmp_path / "thesis") == ["chapter.tex"]
-
-
-def test_a_folder_in_use_is_refused(whole: tuple[EvaluateConfig, Path]) -> None:
-    config, folder = whole
-    with (
-        FileLock(folder / ".lock"),
-        pytest.raises(RunConflict, match="is being written by another process"),
-    ):
-        evaluate(config, models=models())
-
-
 def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedProcess[str]:
     """`prb evaluate` in a process of its own, whose model sends it a signal at its `last` call."""
     conditions = ["--condition", "none", "--condition", "profile", "--condition", "shuffled"]
@@ -221,8 +173,3 @@ def test_interrupted_a_run_exits_130_and_can_be_resumed(undisturbed: EvaluateCon
     assert len(outcomes(tmp_path / "run")) == 12
     evaluate(replace(undisturbed, out=tmp_path / "run"), models={"mine": ScriptedScorer(by_length, "recording")})
     assert same_files(tmp_path / "undisturbed", tmp_path / "run")
-
-
-def test_interrupted_before_the_first_batch_nothing_is_left(undisturbed: EvaluateConfig, tmp_path: Path) -> None:
-    assert child(3, "SIGINT", Path(undisturbed.dataset), tmp_path / "run").returncode == 130
-    assert not (tmp_path / "run").exists()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import inspect
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from prb.data.load import load
-from prb.errors import BadData, BadInput, BadSpec
+from prb.errors import BadData, BadInput
 from prb.evaluation.config import DEFAULT_CONDITIONS, DEFAULT_MODELS, PERSONAL, READER, EvaluateConfig
-from prb.evaluation.run import complete, evaluate, rarely_collecting
+from prb.evaluation.run import complete, evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.runs import read_json
 from prb.summary import CONDITIONS
-from prb.types import Ask, Failure, Query, Reward, RewardModel
+from prb.types import Ask, Failure, Query, RewardModel
 from tests.conftest import make_row, make_twins
 from tests.runs import Notes, by_length, contrast, names, outcomes, prefers, recording, result, settings
 
@@ -79,15 +74,6 @@ def test_each_distinct_prompt_and_answer_reaches_the_model_once_a_run(
     assert len(without_user) == 2 * 6  # two answers for each of the six questions, whoever asks
 
 
-def test_lines_stand_in_the_order_of_the_work(write_jsonl: Write, tmp_path: Path) -> None:
-    data = write_jsonl([make_row(n) for n in (3, 1, 2)])
-    config = settings(data, tmp_path / "run", model=("b", "a"), condition=("profile", "none"), batch=2)
-    evaluate(config, models={"a": ScriptedScorer(by_length), "b": ScriptedScorer(by_length)})
-    found = [(line["model"], line["condition"], line["pair"]) for line in outcomes(tmp_path / "run")]
-    one = [(c, p) for batch in (("r3", "r1"), ("r2",)) for c in ("profile", "none") for p in batch]
-    assert found == [(model, *rest) for model in ("b", "a") for rest in one]
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, Failure("refused")])
 def test_failures_are_null_counted_and_never_a_number(bad: float | Failure, write_jsonl: Write, tmp_path: Path) -> None:
     def sometimes(ask: Ask) -> float | Failure:
@@ -117,11 +103,6 @@ def test_a_model_that_always_fails_has_no_accuracy(model: RewardModel, write_jso
     assert found["accuracy"] == {"value": None, "low": None, "high": None, "n": 0, "failed": 2, "ties": 0}
     assert found["mirror_accuracy"] is found["person_effect"] is found["average_user_share"] is None
     assert contrast(done.summary, "control")["value"] is contrast(done.summary, "control")["p_holm"] is None
-    strictly_json(tmp_path / "run")
-
-
-def test_a_run_without_twins_is_strict_json_too(write_jsonl: Write, tmp_path: Path) -> None:
-    evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run"), models={"mine": ScriptedScorer(lambda _: 0.0)})
     strictly_json(tmp_path / "run")
 
 
@@ -160,47 +141,12 @@ def test_personal_data_is_masked_when_asked_for_or_when_texts_leave_the_machine(
     assert ("[e-mail]" in seen, "[handle]" in seen) == (masked, masked)
 
 
-def test_what_a_model_says_of_its_cost_reaches_the_line_and_the_cut_posts_the_summary(
-    write_jsonl: Write, tmp_path: Path
-) -> None:
-    model = ScriptedScorer(lambda ask: Reward(len(ask.answer), tokens=3, cut=1, cost=0.5, text=ask.answer[:4]))
-    done = evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("none",)), models={"mine": model})
-    (line,) = outcomes(tmp_path / "run")
-    assert (line["tokens"], line["cut"], line["cost"], line["text"]) == (6, 1, 1.0, ["Once", "It d"])
-    assert result(done.summary, "none")["cut_posts"] == 1
-
-
-def test_a_limit_takes_rows_of_several_clusters(write_jsonl: Write, tmp_path: Path) -> None:
-    data = write_jsonl([make_row(n, user=f"u{n // 10}") for n in range(30)])
-    done = evaluate(settings(data, tmp_path / "run", limit=3, seed=7), models={"mine": ScriptedScorer(by_length)})
-    assert (done.summary["dataset"]["rows"], done.summary["dataset"]["clusters"]) == (3, 3)
-    assert {line["pair"] for line in outcomes(tmp_path / "run")} == set(load(str(data), limit=3).index.ids)
-
-
-def test_a_model_of_ones_own_wins_over_a_registered_name(write_jsonl: Write, tmp_path: Path) -> None:
-    model, asked = recording(lambda _: 1.0)
-    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", model=("length",), condition=("none",))
-    found = result(evaluate(config, models={"length": model}).summary, "none", model="length")
-    assert (found["accuracy"]["ties"], len(asked)) == (1, 2)
-
-
 def test_progress_is_told_of_every_row(write_jsonl: Write, tmp_path: Path) -> None:
     notes = Notes()
     config = settings(write_jsonl([make_row(n) for n in range(5)]), tmp_path / "run", batch=2)
     evaluate(config, models={"mine": ScriptedScorer(by_length)}, progress=notes)
     assert notes.begun[1:] == [("loading mine", None, 0), ("mine", 5, 0)]
     assert (notes.advanced, notes.notes) == (5, [])
-
-
-def test_a_long_run_says_once_how_long_it_will_take(
-    write_jsonl: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticks = iter(range(0, 10_000, 60))
-    monkeypatch.setattr("prb.work.time.perf_counter", lambda: next(ticks))  # every batch of twelve calls takes a minute
-    notes = Notes()
-    config = settings(write_jsonl([make_row(n) for n in range(24)]), tmp_path / "run", batch=2)  # three conditions
-    evaluate(config, models={"mine": ScriptedScorer(by_length)}, progress=notes)
-    assert notes.notes == ["mine: about 12 minutes for 24 rows, 5.0 s per call"]
 
 
 def test_bad_data_is_refused_before_anything_is_written(write_jsonl: Write, tmp_path: Path) -> None:
@@ -210,16 +156,6 @@ def test_bad_data_is_refused_before_anything_is_written(write_jsonl: Write, tmp_
     assert "set.jsonl:2: `chosen` is missing" in str(caught.value)
     assert "set.jsonl:3: duplicate id 'r1', first seen at set.jsonl:1" in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_bad_rows_can_be_skipped_and_are_counted(write_jsonl: Write, tmp_path: Path) -> None:
-    notes = Notes()
-    data = write_jsonl([make_row(1), make_row(2, chosen=None, rejected=None), make_row(3)])
-    config = settings(data, tmp_path / "run", skip_bad=True)
-    done = evaluate(config, models={"mine": ScriptedScorer(by_length)}, progress=notes)
-    assert (done.summary["dataset"]["rows"], done.summary["dataset"]["left_out"]) == (2, 1)
-    assert notes.notes == ["left out 1 rows with errors"]
-    assert [line["pair"] for line in outcomes(tmp_path / "run")][:2] == ["r1", "r3"]
 
 
 @pytest.mark.parametrize(
@@ -291,30 +227,6 @@ def test_the_default_folder_is_named_by_data_and_settings_but_not_by_presentatio
     assert replace(config, k=4).folder("my set.jsonl") != folder
 
 
-def test_requirements_are_read_before_the_work_begins() -> None:
-    with pytest.raises(BadSpec, match="--require"):
-        complete(EvaluateConfig(require="accuracy=1"))
-
-
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "from prb import EvaluateConfig, evaluate",
-        "import prb.evaluation.run; from prb import evaluate, EvaluateConfig",
-    ],
-)
-def test_the_function_of_the_package_can_be_called_whatever_was_imported_first(
-    imports: str, write_jsonl: Write, tmp_path: Path
-) -> None:
-    call = (
-        "evaluate(EvaluateConfig(model=('length',), condition=('none',), dataset=sys.argv[1], out=Path(sys.argv[2])))"
-    )
-    code = f"import sys; from pathlib import Path; {imports}; print({call}.summary['dataset']['rows'])"
-    command = [sys.executable, "-c", code, str(write_jsonl([make_row(1)])), str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
-
-
 def test_a_model_may_have_a_short_name_everywhere(write_jsonl: Write, tmp_path: Path) -> None:
     config = settings(write_jsonl([make_row(n) for n in range(3)]), tmp_path / "run", model=("hash:=random?seed=7",))
     summary = evaluate(config).summary
@@ -322,16 +234,3 @@ def test_a_model_may_have_a_short_name_everywhere(write_jsonl: Write, tmp_path: 
     assert {row["model"] for row in summary["contrasts"]} == {"hash"}
     with pytest.raises(BadInput, match="the same short name"):
         evaluate(settings("mirror", tmp_path / "other", model=("a:=random", "a:=length")))
-
-
-@pytest.mark.parametrize("threshold", [0, 700])
-def test_cycles_are_looked_for_rarely_unless_never_and_afterwards_as_before(threshold: int) -> None:
-    before = gc.get_threshold()
-    gc.set_threshold(threshold)
-    try:
-        with rarely_collecting():
-            assert (gc.get_threshold()[0] > threshold) == bool(threshold)
-        assert gc.get_threshold()[0] == threshold
-    finally:
-        gc.set_threshold(*before)
-    assert list(inspect.signature(evaluate).parameters) == ["config", "models", "hooks", "progress"]

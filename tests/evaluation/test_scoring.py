@@ -21,7 +21,7 @@ from prb.evaluation.run import ComparerOutcomes, ScorerOutcomes, Scoring
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Item, Outcome, Reward, Verdict
 from prb.work import Breaker, Replies, ask_missing
-from tests.conftest import Row, make_row, make_twins
+from tests.conftest import Row, make_row
 from tests.runs import prefers, recording
 
 
@@ -56,26 +56,6 @@ def values(*rewards: float | Failure) -> Callable[[Ask], float | Failure]:
     """These rewards, one call after the other: chosen first."""
     left = iter(rewards)
     return lambda _: next(left)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "rejected", "credit"), [(2.0, 0.5, 1.0), (0.5, 2.0, 0.0), (1.5, 1.5, 0.5), (-1.0, -2.0, 1.0)]
-)
-def test_the_higher_score_wins_and_equal_scores_tie(chosen: float, rejected: float, credit: float) -> None:
-    (line,) = scored(values(chosen, rejected), [make_row(1)])
-    assert (line.credit, line.margin, line.scores) == (credit, chosen - rejected, (chosen, rejected))
-    assert line.failure is None
-
-
-def test_an_outcome_says_who_was_asked_what() -> None:
-    lines = scored(values(1, 0, 3, 0, 2, 0), [make_row(1)], "none", "profile", "oracle")
-    assert [(o.pair, o.user, o.cluster, o.model, o.condition) for o in lines] == [
-        ("r1", "u1", "u1", "mine", "none"),
-        ("r1", "u1", "u1", "mine", "profile"),
-        ("r1", "u1", "u1", "mine", "oracle"),
-    ]
-    assert [o.post_ids for o in lines] == [(), ("u1-1", "u1-2"), ()]
-    assert [o.verdicts for o in lines] == [None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -150,12 +130,6 @@ def test_without_a_verdict_in_each_order_a_judge_fails_and_does_not_lose(
     assert (line.credit, line.margin, line.verdicts, line.failure) == (None, None, verdicts, "no verdict: Hm.")
 
 
-def test_a_verdict_tells_what_it_cost() -> None:
-    said = Verdict(choice="first", tokens=7, cut=1, cost=0.5, text="A, since …")
-    (line,) = compared(ScriptedComparer(lambda _: said), [make_row(1)])
-    assert (line.tokens, line.cut, line.cost, line.text) == (14, 1, 1.0, ("A, since …", "A, since …"))
-
-
 def test_one_order_is_asked_once_and_fixed_by_the_hash_of_the_pair_whatever_its_company() -> None:
     rows = [make_row(n) for n in range(1, 21)]
     duels: list[Duel] = []
@@ -174,18 +148,6 @@ def test_one_order_is_asked_once_and_fixed_by_the_hash_of_the_pair_whatever_its_
     assert [(line.verdicts, line.credit) for line in lines] == expected
     part = compared(prefers(first), rows[12:4:-1], both=False, seed=3)
     assert [line.verdicts for line in part] == [line.verdicts for line in lines[12:4:-1]]
-
-
-def test_twins_are_compared_once_where_the_model_is_not_told_who_asks() -> None:
-    duels: list[Duel] = []
-
-    def longer(duel: Duel) -> bool:
-        duels.append(duel)
-        return len(duel.first) > len(duel.second)
-
-    lines = compared(prefers(longer), make_twins(1))
-    assert len(duels) == 2
-    assert [line.credit for line in lines] == [0.0, 1.0]
 
 
 SEVERAL = {"chosen": ["best", "good"], "rejected": ["poor", "bad"]}

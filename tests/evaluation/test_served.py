@@ -12,7 +12,6 @@ pytest.importorskip("httpx2", reason="needs the api extra")
 
 from prb.api import evaluate
 from prb.errors import Unreachable
-from prb.llm.endpoint import Backoff
 from tests import tiny
 from tests.conftest import make_row
 from tests.models.reward_server import RewardServer, serve_rewards, start
@@ -20,7 +19,7 @@ from tests.models.reward_server import RewardServer, serve_rewards, start
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RewardServer:
-    monkeypatch.setattr(Backoff, "wait", lambda *_: 0.0)
+    monkeypatch.setattr("prb.llm.endpoint.retry_pause", lambda *_: 0.0)
     words = tiny.tokenizer()
     words.save_pretrained(tmp_path / "rm")
     return RewardServer("vllm", str(tmp_path / "rm"), words)

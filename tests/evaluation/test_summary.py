@@ -11,11 +11,11 @@ import pytest
 
 from prb import __version__
 from prb.evaluation.run import evaluate
-from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.models.scripted import ScriptedScorer
 from prb.reporting.evaluation_results import evaluation_table
 from prb.runs import Finished, read_json
 from prb.summary import Summary
-from prb.types import Ask, Duel, Failure, RewardModel, Verdict
+from prb.types import Ask, Failure, RewardModel
 from tests.conftest import Row, make_row
 from tests.runs import by_length, contrast, prefers, result, settings
 
@@ -99,11 +99,6 @@ def test_golden_control(golden: Finished) -> None:
     assert found["value"] == pytest.approx(2 / 6)
     assert (found["p"], found["p_holm"]) == (0.5, 1.0)
     assert contrast(golden.summary, "flip_rate")["value"] == pytest.approx(5 / 6)
-
-
-def test_with_two_clusters_no_difference_can_be_detected(golden: Finished) -> None:
-    for kind in ("gain", "control"):
-        assert contrast(golden.summary, kind)["smallest_detectable"] is None
 
 
 def test_golden_mirror_metrics_under_profile(golden: Finished) -> None:
@@ -199,33 +194,6 @@ def test_holm_corrects_over_all_models_together(write_jsonl: Write, tmp_path: Pa
     assert {row["test"] for row in rows} == {"mcnemar-midp"}
 
 
-def test_groups_show_their_gap_and_the_one_served_worst(write_jsonl: Write, tmp_path: Path) -> None:
-    rows = [
-        make_row(1, groups={"age": "60+", "region": "north"}),
-        make_row(2, groups={"age": "60+"}),
-        make_row(3, groups={"age": "<60"}, chosen="A rather long answer that wins.", rejected="Short."),
-        make_row(4),
-    ]
-    config = settings(write_jsonl(rows), tmp_path / "run", condition=("none",))
-    done = evaluate(config, models={"mine": ScriptedScorer(by_length)})
-    found = result(done.summary, "none")["by_group"]
-    assert set(found) == {"age", "region"}
-    assert (found["age"]["worst"], found["age"]["gap"]) == ("60+", 1.0)
-    assert {name: group["n"] for name, group in found["age"]["groups"].items()} == {"60+": 2, "<60": 1}
-
-
-def test_position_consistency_of_comparers_is_reported(write_jsonl: Write, tmp_path: Path) -> None:
-    # always first on plant 1, truly longer on plants 2 and 3: consistent on two of three;
-    # of six verdicts first is said 2 + 1 + 1 times
-    def says(duel: Duel) -> bool:
-        return "plant 1" in duel.first or len(duel.first) > len(duel.second)
-
-    data = write_jsonl([make_row(n) for n in (1, 2, 3)])
-    done = evaluate(settings(data, tmp_path / "run", condition=("none",)), models={"mine": prefers(says)})
-    bias = result(done.summary, "none")["biases"]["position"]
-    assert (bias["n"], bias["consistency"], bias["first_share"]) == (3, pytest.approx(2 / 3), pytest.approx(4 / 6))
-
-
 def test_a_scorer_has_no_position_bias_and_in_one_order_there_is_no_consistency(
     write_jsonl: Write, tmp_path: Path
 ) -> None:
@@ -235,19 +203,6 @@ def test_a_scorer_has_no_position_bias_and_in_one_order_there_is_no_consistency(
     done = evaluate(config, models=models)
     one_order = {"n": 1, "consistency": None, "first_share": 1.0}
     assert [row["biases"]["position"] for row in done.summary["results"]] == [None, one_order]
-
-
-def test_a_half_failed_comparison_does_not_count_for_consistency(write_jsonl: Write, tmp_path: Path) -> None:
-    def says(duel: Duel) -> Verdict | Failure:
-        if "plant 1" in duel.first and duel.first.startswith("Once"):
-            return Failure("no verdict")
-        return Verdict(choice="first")
-
-    data = write_jsonl([make_row(n) for n in (1, 2)])
-    done = evaluate(settings(data, tmp_path / "run", condition=("none",)), models={"mine": ScriptedComparer(says)})
-    found = result(done.summary, "none")
-    assert (found["accuracy"]["n"], found["accuracy"]["failed"]) == (1, 1)
-    assert found["biases"]["position"]["n"] == 1
 
 
 def rating_rows() -> list[Row]:
@@ -308,14 +263,6 @@ def test_ratings_without_a_score_are_counted_apart(
     assert (found["mae"]["value"] is None) == (users == 0)
 
 
-def test_ratings_of_a_model_that_always_fails_have_no_value(write_jsonl: Write, tmp_path: Path) -> None:
-    config = settings(write_jsonl(rating_rows()), tmp_path / "run", task="ratings", condition=("none",))
-    done = evaluate(config, models={"mine": ScriptedScorer(lambda _: Failure("down"))})
-    found = result(done.summary, "none")
-    assert (found["n"], found["failed"], found["users"], found["alignment"]["value"]) == (0, 10, 0, None)
-    assert users_of(done)["results"][0]["alignment"] == [None, None, None]
-
-
 def vote(user: str, prompt: str, choice: int) -> Row:
     return {"user": user, "prompt": prompt, "answers": [f"{prompt} Yes.", f"{prompt} No."], "choice": choice}
 
@@ -335,12 +282,6 @@ def test_the_noise_ceiling_of_votes_stands_beside_the_accuracy_and_changes_nothi
     assert result(known, "none", "length")["accuracy"]["value"] == 4 / 7  # four of seven prefer `Yes.`, the longer
     assert "Noise ceiling: unknown, since nobody voted twice" in " ".join(evaluation_table(Summary.read(unknown)).notes)
     assert "test-retest agreement is 50.0 % (2 pairs of votes" in " ".join(evaluation_table(Summary.read(known)).notes)
-
-
-def test_other_datasets_have_no_noise_ceiling(write_jsonl: Write, tmp_path: Path) -> None:
-    summary = evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run", model=("length",))).summary
-    assert "noise_ceiling" not in summary["dataset"]
-    assert "Noise" not in " ".join(evaluation_table(Summary.read(summary)).notes)
 
 
 def test_votes_that_link_everybody_into_one_cluster_still_have_an_interval(write_jsonl: Write, tmp_path: Path) -> None:

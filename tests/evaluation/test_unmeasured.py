@@ -68,14 +68,6 @@ def test_scores_recorded_without_a_condition_have_no_gain_and_no_control(write_j
     check_failures(Summary.read(summary), 0.0)
 
 
-def test_the_condition_of_scores_that_name_none_can_be_given(write_jsonl: Write, tmp_path: Path) -> None:
-    data, scores = write_jsonl([make_row(1)]), write_jsonl([{"pair": "r1", "scores": [1, 0]}], "scores.jsonl")
-    spec = f"mine:=scores?path={scores}&condition=none"
-    summary = evaluate(settings(data, tmp_path / "run", model=(spec,))).summary
-    assert result(summary, "none")["accuracy"]["n"] == 1
-    assert result(summary, "profile")["accuracy"]["n"] == 0
-
-
 def test_a_model_of_which_nothing_was_measured_is_refused(write_jsonl: Write, tmp_path: Path) -> None:
     data, scores = write_jsonl([make_row(1)]), write_jsonl([{"pair": "r1", "scores": [1, 0]}], "scores.jsonl")
     config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=("none",))
@@ -146,9 +138,3 @@ def test_a_judge_that_always_says_a_does_not_look_like_a_clean_half(
         require("accuracy>0.99", Summary.read(summary))
     with pytest.raises(GateFailed, match=warning):
         require("control>0.5", Summary.read(summary))
-
-
-def test_a_judge_that_reads_the_answers_gets_no_warning(write_jsonl: Write, tmp_path: Path) -> None:
-    data = write_jsonl([make_row(n) for n in range(1, 13)])
-    reads = {"mine": prefers(lambda duel: len(duel.first) > len(duel.second))}
-    assert "its verdicts" not in notes(evaluate(settings(data, tmp_path / "run"), models=reads).summary)

@@ -14,7 +14,7 @@ from unittest import mock
 
 from tests.golden.shell import Json
 
-WORDS = (
+WORDS = [
     "once",
     "daily",
     "rarely",
@@ -28,7 +28,7 @@ WORDS = (
     "soil",
     "time",
     "care",
-)
+]
 QUOTED = re.compile(r"<<([^<>\n]+) ([0-9a-f]{12})>>\n(.*?)\n<<end of \1 \2>>", re.S)
 VERDICTS = (
     ("[[A>>B]]", ("[[A>>B]]", "[[A>B]]", "[[A=B]]", "[[B>A]]", "[[B>>A]]")),

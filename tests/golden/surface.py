@@ -1,4 +1,4 @@
-"""What users type and read, whatever the values: flags, names, row fields, shapes of files, exit codes."""
+"""What users type and read, whatever the values: flags, names, row fields, exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import cache
 
 import prb as package
 from tests.golden import making, running
-from tests.golden.comparing import load
 from tests.golden.running import make_row
 from tests.golden.shell import Json, Shell, opened_shell
 
@@ -55,7 +54,6 @@ BAD = (
     ("cache", "stats"),
     ("cache", "clear"),
 )
-SHAPED = ("evaluate-file", "evaluate-ratings", "build", "train", "bon", "grade", "audit", "correlate")
 
 
 def flags(prb: Shell) -> Json:
@@ -155,42 +153,12 @@ def exit_codes(prb: Shell) -> Json:
     return {"prb " + " ".join(words): prb(*words).code for words in BAD} | {"files": prb.names(".")}
 
 
-def formats(prb: Shell) -> Json:
-    """Paths and types inside every JSON file, so that a field that moved is named even where values are many.
-
-    Of what is expected: whether results are as expected is for the other cases to say.
-    """
-    return {name: {file: shape(value) for file, value in files_of(load(name))} for name in SHAPED}
-
-
-def files_of(result: Json) -> list[tuple[str, Json]]:
-    """The files of a case, also those in folders named by it."""
-    own = [(name, value) for name, value in result.items() if name.endswith((".json", ".jsonl")) or name == "card"]
-    nested = [
-        (f"{k}/{name}", x) for k, v in result.items() if isinstance(v, dict) and "files" in v for name, x in files_of(v)
-    ]
-    return own + nested
-
-
-def shape(value: Json, path: str = "") -> list[str]:
-    """`path: type` of everything inside, sorted; the items of a list share one path."""
-    if isinstance(value, dict) and value:
-        inner = [part for key, item in value.items() for part in shape(item, f"{path}.{key}" if path else key)]
-    elif isinstance(value, list) and value:
-        inner = [part for item in value for part in shape(item, f"{path}[]")]
-    else:
-        kind = {dict: "map", list: "list", str: "text", bool: "bool", int: "number", float: "number"}
-        inner = [f"{path}: {kind.get(type(value), 'null')}"]
-    return sorted(set(inner))
-
-
 CASES = {
     "flags": flags,
     "names": names,
     "exports": exports,
     "row-fields": row_fields,
     "exit-codes": exit_codes,
-    "formats": formats,
 }
 ALL = {**running.CASES, **making.CASES, **CASES}
 

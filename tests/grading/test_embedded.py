@@ -14,12 +14,11 @@ import pytest
 from prb.cache import Cache
 from prb.data.load import load, load_pairs
 from prb.errors import BadInput
-from prb.grading import GRADERS, Answered, Grades, about_grader, answered
+from prb.grading import GRADERS, Answered, Grades, answered
 from prb.grading.embedded import NOT_GRADED, EmbeddedGrader, grade_pairs
 from prb.grading.run import discrimination, scores
 from prb.text.encoders import ENCODERS, Matrix
 from prb.types import Aspect, Failure, Pair
-from prb.weights import here
 
 Write = Callable[..., Path]
 
@@ -52,8 +51,7 @@ def test_grades_are_calibrated_where_they_were_fitted() -> None:
 
 def test_its_validity_is_measured_on_the_test_split() -> None:
     accuracy = discrimination(grade_pairs(load("mirror", split="test"), grader().grade))["accuracy"]
-    sentence = about_grader("embedded", grader())["validity"]
-    assert sentence is not None
+    sentence = grader().validity
     numbers = [float(number) for number in re.findall(r"[0-9]+\.[0-9]", sentence)]
     assert numbers == [round(100 * accuracy[key], 1) for key in ("value", "low", "high")]
     assert "240 rows" in sentence
@@ -67,14 +65,6 @@ def test_pasting_an_unrelated_answer_behind_hardly_helps() -> None:
     padded = mean_score([(pair, f"{pair.rejected} {other}") for pair, other in zip(pairs, others, strict=True)])
     chosen = mean_score([(pair, pair.chosen) for pair in pairs])
     assert padded - alone < 0.25 * (chosen - alone)
-
-
-def test_a_grade_depends_on_its_own_answer_and_aspect_only() -> None:
-    pair = train()[0]
-    whole = grader().grade([answered(pair, text) for text in pair.answers])
-    assert whole == [grader().grade([answered(pair, text)])[0] for text in pair.answers]
-    turned = Answered(question=pair.question, answer=pair.chosen, rubric=pair.rubric[::-1])
-    assert grader().grade([turned])[0].aspects == whole[0].aspects[::-1]  # type: ignore[union-attr]
 
 
 def test_there_is_one_grade_per_aspect_on_the_scale() -> None:
@@ -131,14 +121,6 @@ def test_its_fingerprint_is_that_of_earlier_versions() -> None:
     assert made.fingerprint.endswith("-1.5765_3.6509_9.2615")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(here("minilm") == "no", reason="needs the minilm weights: prb models pull minilm")
-def test_minilm_serves_as_well() -> None:
-    pytest.importorskip("transformers", reason="needs the torch extra")
-    made = GRADERS.make("embedded?encoder=minilm")
-    assert discrimination(grade_pairs(load("mirror", split="dev", limit=24), made.grade))["accuracy"]["value"] > 0.7
-
-
 # --- recorded grades ---
 LINES = [
     {"pair": "r1", "answer": "Yes.", "grades": [0, 2]},
@@ -175,7 +157,7 @@ def test_every_wrong_line_is_named(write_jsonl: Write) -> None:
         ({"pair": "r1", "grades": [1]}, needed),
         ({"answer": "Yes.", "grades": [1]}, needed),
         ({"answers": ["Yes.", "No."], "grades": {"r1": [[1]]}}, "`grades` of 'r1' must have a list per answer"),
-        (["r1", "Yes.", [1]], "a line must be a JSON object"),
+        (["r1", "Yes.", [1]], "a row must be an object, not a list"),
     ]
     for line, problem in wrong:
         with pytest.raises(BadInput, match=re.escape(f"grades.jsonl:2: {problem}")):

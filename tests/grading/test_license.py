@@ -228,15 +228,6 @@ def test_an_evaluation_also_reports_accuracy_by_labels_of_people(tmp_path, write
     assert "Accuracy by people's labels" in str(result)
 
 
-def test_a_license_has_its_table_on_the_site(tmp_path):
-    made = make_license(license=judge(tmp_path, 0.9), human=people(tmp_path), out=tmp_path / "license")
-    prb.report([made.folder], out=tmp_path / "site", quiet=True)
-    texts = [
-        file.read_text("utf-8") for file in (tmp_path / "site").rglob("*") if file.suffix in (".js", ".json", ".html")
-    ]
-    assert any("may stand in for people on preference" in text for text in texts)
-
-
 def test_best_of_n_is_also_given_as_people_would_grade(tmp_path, write_jsonl):
     rows = write_jsonl([make_row(n) for n in range(1, 9)])
     answers = [{"pair": f"r{n}", "answers": ["short", "a longer one"]} for n in range(1, 9)]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from prb.errors import BadInput, MissingExtra, UnknownName
+from prb.errors import BadInput, UnknownName
 from prb.evaluation.run import evaluate
-from prb.hooks import Batch, Hooks, RunResult, RunStart, Tracker, final_metrics, metric_name
+from prb.hooks import Batch, Hooks, RunResult, RunStart, Tracker, final_metrics
 from prb.types import Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length, recording, same_files, settings
@@ -78,26 +77,12 @@ def test_a_hook_that_raises_costs_one_line_and_no_result(
     assert same_files(tmp_path / "run", tmp_path / "plain")
 
 
-def test_hooks_are_no_part_of_a_runs_identity(data: Path, tmp_path: Path) -> None:
-    spec = tmp_path / "mine.py"
-    spec.write_text("class Quiet:\n    def on_result(self, result): print(result.folder)\n", "utf-8")
-    for hook in ((), (f"{spec}:Quiet",)):
-        evaluate(settings(data, tmp_path / "run", hook=hook), models={"mine": recording()[0]})
-
-
 def test_a_wrong_hook_is_refused_before_anything_is_written(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean 'wandb'"):
         evaluate(settings(data, tmp_path / "run", hook=("wand",)), models={"mine": recording()[0]})
     with pytest.raises(BadInput, match="mode"):
         Hooks(["wandb?mode=loud"])
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
-def test_a_tracker_that_is_not_installed_is_named_with_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtra, match=rf"personalized-rewardbench\[{name}\]"):
-        Hooks([name])
 
 
 def test_failures_are_counted_and_never_averaged(write_jsonl: Write, tmp_path: Path) -> None:
@@ -119,7 +104,3 @@ def test_final_metrics_are_the_estimates_of_the_summary(write_jsonl: Write, tmp_
     assert metrics["mine/profile/accuracy"] == 0.5
     assert {"mine/gain", "mine/gain_low", "mine/control_p", "mine/profile/person_effect"} <= set(metrics)
     assert all(isinstance(value, float | int) for value in metrics.values())
-
-
-def test_metric_names_are_such_that_every_tracker_takes_them() -> None:
-    assert metric_name("embedding?encoder=minilm&path=a/b", "profile") == "embedding_encoder_minilm_path_a_b/profile"

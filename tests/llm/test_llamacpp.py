@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prb.errors import BadInput, BadSpec, MissingExtra
+from prb.errors import BadInput, BadSpec
 from prb.llm import LLM, Completion, Request, Sampling, llamacpp, make_llm
 from prb.llm.llamacpp import BLOCK
 from prb.types import Failure, Turn
@@ -72,7 +71,6 @@ def test_a_reply_depends_on_its_own_request_alone(llm: LLM) -> None:
         ask("other", temperature=0.7, top_p=0.9, seed=4),
     ]
     alone = [said(llm, request) for request in requests]
-    assert llm.complete(requests) == alone
     assert llm.complete([*requests, *requests[::-1]]) == [*alone, *alone[::-1]]
 
 
@@ -116,18 +114,9 @@ def test_smollm2_answers(smollm2: LLM) -> None:
 
 
 def test_a_seed_repeats_its_draw_and_another_draws_anew(llm: LLM) -> None:
-    texts = [said(llm, ask("hi", temperature=1.0, seed=seed)).text for seed in (1, 1, 2, 3, 4)]
-    assert texts[0] == texts[1]
+    texts = [said(llm, ask("hi", temperature=1.0, seed=seed)).text for seed in (-1, -1, 2, 3, 4)]
+    assert texts[0] == texts[1], "-1 would mean a new one each time"
     assert len(set(texts)) > 2
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32 - 1, 2**70])
-def test_no_seed_means_a_new_one_each_time(llm: LLM, seed: int) -> None:
-    assert said(llm, ask("hi", temperature=1.0, seed=seed)) == said(llm, ask("hi", temperature=1.0, seed=seed))
-
-
-def test_a_tiny_top_p_leaves_the_likeliest(llm: LLM) -> None:
-    assert said(llm, ask("hi", temperature=1.0, top_p=1e-6, seed=9)).text == said(llm, ask("hi")).text
 
 
 def test_unlikely_tokens_are_drawn_too(llm: LLM) -> None:
@@ -148,12 +137,7 @@ def test_a_stop_string_is_cut_with_all_behind_it(llm: LLM) -> None:
     stop = whole.text[4:6]
     cut = said(llm, ask("hi", stop=("never said", stop)))
     assert cut.text == whole.text[: whole.text.index(stop)]
-    assert not cut.truncated
-
-
-def test_a_reply_that_ran_out_of_tokens_says_so(llm: LLM) -> None:
-    reply = said(llm, ask("hi", max_tokens=3))
-    assert (reply.truncated, reply.completion_tokens) == (True, 3)
+    assert (whole.truncated, cut.truncated) == (True, False)
 
 
 def test_log_probabilities_are_of_the_first_token_and_before_temperature(llm: LLM) -> None:
@@ -200,10 +184,7 @@ def test_the_fingerprint_is_the_hash_of_the_file_wherever_it_is(path: Path, llm:
     assert llm.remote is False
     copy = shutil.copy(path, tmp_path / "another-name.gguf")
     assert make_llm(f"llamacpp/{copy}?threads=1&context=256").fingerprint == llm.fingerprint
-
-
-def test_the_same_weights_are_loaded_once(path: Path, llm: LLM) -> None:
-    assert make_llm(f"llamacpp/{path}?threads=1&context=256") is llm
+    assert make_llm(f"llamacpp/{path}?threads=1&context=256") is llm, "the same weights are loaded once"
 
 
 def test_one_core_is_left_to_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,15 +205,3 @@ def test_bad_settings_and_files_are_told(tmp_path: Path, path: Path) -> None:
     (tmp_path / "text.gguf").write_text("not a model")
     with pytest.raises(BadInput, match="is it a GGUF file"):
         make_llm(f"llamacpp/{tmp_path / 'text.gguf'}")
-
-
-def test_weights_that_are_not_here_come_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRB_CACHE", str(tmp_path))
-    with pytest.raises(BadInput, match="prb models pull smollm2"):
-        make_llm("llamacpp/smollm2")
-
-
-def test_without_the_extra_it_says_which(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    with pytest.raises(MissingExtra, match=r"\[llamacpp\]"):
-        make_llm(f"llamacpp/{path}?context=64")

@@ -4,7 +4,6 @@ parameters that a model rejects, log-probabilities."""
 from __future__ import annotations
 
 import asyncio
-import gc
 import gzip
 import json
 import logging
@@ -12,22 +11,19 @@ import math
 import os
 import signal
 import socket
-import sys
 import threading
 from dataclasses import asdict, replace
-from email.utils import formatdate
-from time import time
 from typing import Any
 
 import orjson
 import pytest
 
-from prb.errors import BadInput, BadSpec, MissingExtra
-from prb.llm import Completion, check_llm, make_llm
-from prb.llm.endpoint import MAX_REPLY, Budget, Endpoint, Prices
+from prb.errors import BadInput, BadSpec
+from prb.llm import Completion, make_llm
+from prb.llm.endpoint import MAX_REPLY, Budget, Endpoint
 from prb.types import Failure
 from prb.work import MAX_FATAL
-from tests.llm.clients import QUICK, NoWait, ask, endpoint, one, text
+from tests.llm.clients import ask, endpoint, one, text
 from tests.llm.server import (
     DRIPPING,
     DROPPED,
@@ -45,14 +41,6 @@ from tests.llm.server import (
 )
 
 
-def test_results_stand_in_the_order_of_the_requests() -> None:
-    def later_first(seen: Seen) -> Reply:
-        return says(seen.text, delay=0.01 * (8 - int(seen.text)))
-
-    with serve(later_first) as server:
-        assert [text(r) for r in endpoint(server).complete(ask(*"01234567"))] == list("01234567")
-
-
 def test_a_request_says_all_that_was_asked_for() -> None:
     with serve() as server:
         one(endpoint(server), temperature=0.7, top_p=0.9, max_tokens=33, stop=("\n",), seed=5, top_logprobs=4)
@@ -67,14 +55,6 @@ def test_a_request_says_all_that_was_asked_for() -> None:
             "logprobs": True,
             "top_logprobs": 4,
         }
-
-
-def test_a_completion_knows_its_tokens_its_cost_and_whether_it_was_cut() -> None:
-    with serve(lambda _: says("cut", usage=(1000, 500), finish_reason="length")) as server:
-        budget = Budget(Prices(prompt=2.0, completion=8.0))
-        assert one(endpoint(server, budget=budget)) == Completion(
-            text="cut", prompt_tokens=1000, completion_tokens=500, cost=0.006, truncated=True
-        )
 
 
 def test_connections_last_from_call_to_call() -> None:
@@ -126,17 +106,6 @@ def test_it_works_in_a_forked_child() -> None:
             signal.alarm(30)
             os._exit(0 if isinstance(one(llm), Completion) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_its_thread_ends_with_it() -> None:
-    with serve() as server:
-        llm = endpoint(server)
-        one(llm)
-        (thread,) = [t for t in threading.enumerate() if t.name == f"prb-{server.url}"]
-        del llm
-        gc.collect()
-        thread.join(timeout=30)
-        assert not thread.is_alive()
 
 
 def test_a_huge_reply_arrives_whole_and_one_without_end_is_not_read_to_its_end() -> None:
@@ -241,7 +210,7 @@ def test_nobody_listening_is_fatal_and_an_empty_purse_is_budget() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-        refused = one(Endpoint("m", url, retries=2, backoff=QUICK))
+        refused = one(Endpoint("m", url, retries=2))
     with serve() as server:
         unpaid = one(endpoint(server, budget=Budget(max_tokens=0)))
     assert isinstance(refused, Failure)
@@ -250,41 +219,21 @@ def test_nobody_listening_is_fatal_and_an_empty_purse_is_budget() -> None:
     assert refused.detail.startswith("after 3 tries: connection")
 
 
-def test_one_failure_harms_no_other_request() -> None:
-    def by_text(seen: Seen) -> Reply:
-        return {"bad": error(404, "no such model"), "mad": GARBAGE}.get(seen.text) or echo(seen)
-
-    with serve(by_text) as server:
-        a, bad, mad, b = endpoint(server, retries=1).complete(ask("a", "bad", "mad", "b"))
-        assert (text(a), text(b)) == ("re: a", "re: b")
-        assert isinstance(bad, Failure)
-        assert isinstance(mad, Failure)
-
-
 def test_everything_completes_though_one_reply_in_five_is_wrong() -> None:
     with serve(faulty(latency=0.005, faults=0.2), slots=12) as server:
-        llm = endpoint(server, timeout=1.0, backoff=NoWait(), retries=30)
+        llm = endpoint(server, timeout=1.0, retries=30)
         results = llm.complete(ask(*map(str, range(200))))
         assert {text(r) for r in results} == {"Result: A"}
         assert len(server.seen) > 200
 
 
-def test_a_server_may_say_when_to_come_back() -> None:
+def test_a_server_may_say_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr("prb.llm.endpoint.retry_pause", lambda _, seconds: asked.append(seconds) or 0.0)
     replies = [error(status, "busy", headers={"retry-after": "7"}) for status in (429, 503)]
-    date = error(429, "busy", headers={"Retry-After": formatdate(time() + 100, usegmt=True)})
-    with serve(in_turn(*replies, date, error(500, "oops"), says("done"))) as server:
-        backoff = NoWait()
-        assert text(one(endpoint(server, backoff=backoff))) == "done"
-        seconds, again, until, none = backoff.asked
-        assert (seconds, again, none) == (7.0, 7.0, 0.0)
-        assert 0 < until <= 100
-
-
-def test_the_limit_of_a_server_is_found_and_kept() -> None:
-    with serve(lambda seen: says(seen.text, delay=0.01), slots=6) as server:
-        results = endpoint(server, concurrency=64, retries=100).complete(ask(*map(str, range(200))))
-        assert [text(r) for r in results] == [str(n) for n in range(200)]
-        assert server.statuses[429] < server.statuses[200]
+    with serve(in_turn(*replies, error(500, "oops"), says("done"))) as server:
+        assert text(one(endpoint(server))) == "done"
+    assert asked == [7.0, 7.0, 0.0]
 
 
 def test_a_text_that_cannot_be_sent_harms_no_other() -> None:
@@ -303,16 +252,6 @@ def test_nothing_is_sent_once_the_budget_is_used_up() -> None:
         assert results[-1] == Failure("budget used up", "108 of 100 tokens")
         assert len(server.seen) == 9
         assert one(llm) == results[-1]
-
-
-def test_only_requests_under_way_go_beyond_the_budget() -> None:
-    with serve(lambda seen: says(seen.text, delay=0.01)) as server:
-        llm = make_llm(f"openai/m?base_url={server.url}&concurrency=8&max_usd=0.0001&usd_in=1&usd_out=2")
-        assert isinstance(llm, Endpoint)
-        results = llm.complete(ask(*map(str, range(100))))
-        assert 8 <= len(server.seen) <= 8 + 7  # 14 millionths each
-        paid = sum(r.cost for r in results if isinstance(r, Completion))
-        assert paid == pytest.approx(14e-6 * len(server.seen))
 
 
 def test_a_budget_also_stops_retries() -> None:
@@ -349,16 +288,6 @@ def test_nothing_more_is_sent_after_a_handful_of_fatal_failures() -> None:
         results = endpoint(server, concurrency=1).complete(ask(*map(str, range(50))))
         assert len(server.seen) == MAX_FATAL
         assert set(results) == {Failure("HTTP 401", "wrong key")}
-
-
-def test_a_reply_in_between_shows_that_the_endpoint_is_there() -> None:
-    def by_text(seen: Seen) -> Reply:
-        return echo(seen) if int(seen.text) % MAX_FATAL == 0 else error(403, "not this one")
-
-    with serve(by_text) as server:
-        results = endpoint(server, concurrency=1).complete(ask(*map(str, range(1, 3 * MAX_FATAL + 1))))
-        assert len(server.seen) == 3 * MAX_FATAL
-        assert [isinstance(r, Completion) for r in results] == [*[False] * (MAX_FATAL - 1), True] * 3
 
 
 @pytest.mark.parametrize(
@@ -509,18 +438,6 @@ def test_settings_that_make_no_sense_are_refused(options: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_spec_is_checked_without_a_key() -> None:
-    check_llm("openai/org/model-7b?base_url=http://localhost:8000/v1&concurrency=32")
-    with pytest.raises(BadSpec, match="concurrency"):
-        check_llm("openai/gpt-5?concurrency=many")
-
-
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx2", None)
-    with pytest.raises(MissingExtra, match=r"\[api\]"):
-        make_llm("openai/m?base_url=http://localhost/v1")
-
-
 def picky(**refusals: str) -> Any:
     """A model that does not take some parameters, and says so one at a time."""
 
@@ -587,17 +504,6 @@ def test_what_a_model_does_not_take_is_left_out_and_remembered(name: str, messag
             assert server.seen[-1].body[instead] == 9
 
 
-def test_a_reasoning_model_is_met_step_by_step_even_by_many_at_once() -> None:
-    unsupported = {name: f"Unsupported parameter: '{name}'" for name in ("logprobs", "max_tokens", "temperature")}
-    with serve(picky(**unsupported)) as server:
-        llm = endpoint(server, retries=0)
-        assert all(isinstance(r, Completion) for r in llm.complete(ask(*map(str, range(8)), top_logprobs=2)))
-        before = len(server.seen)
-        one(llm, top_logprobs=2)
-        assert len(server.seen) == before + 1
-        assert not server.seen[-1].body.keys() & unsupported.keys()
-
-
 @pytest.mark.parametrize(
     "message",
     ["temperature must be between 0 and 2", "max_tokens is too large: 512. The context length is 100", "bad request"],
@@ -619,3 +525,50 @@ def test_leaving_a_parameter_out_in_vain_is_not_remembered() -> None:
         assert len(server.seen) == 2
         one(llm)
         assert "temperature" in server.seen[-1].body
+
+
+def test_results_stand_in_the_order_of_the_requests() -> None:
+    def later_first(seen: Seen) -> Reply:
+        return says(seen.text, delay=0.01 * (8 - int(seen.text)))
+
+    with serve(later_first) as server:
+        assert [text(r) for r in endpoint(server).complete(ask(*"01234567"))] == list("01234567")
+
+
+def test_one_failure_harms_no_other_request() -> None:
+    def by_text(seen: Seen) -> Reply:
+        return {"bad": error(404, "no such model"), "mad": GARBAGE}.get(seen.text) or echo(seen)
+
+    with serve(by_text) as server:
+        a, bad, mad, b = endpoint(server, retries=1).complete(ask("a", "bad", "mad", "b"))
+        assert (text(a), text(b)) == ("re: a", "re: b")
+        assert isinstance(bad, Failure)
+        assert isinstance(mad, Failure)
+
+
+def test_the_limit_of_a_server_is_found_and_kept() -> None:
+    with serve(lambda seen: says(seen.text, delay=0.01), slots=6) as server:
+        results = endpoint(server, concurrency=64, retries=100).complete(ask(*map(str, range(200))))
+        assert [text(r) for r in results] == [str(n) for n in range(200)]
+        assert server.statuses[429] < server.statuses[200]
+
+
+def test_only_requests_under_way_go_beyond_the_budget() -> None:
+    with serve(lambda seen: says(seen.text, delay=0.01)) as server:
+        llm = make_llm(f"openai/m?base_url={server.url}&concurrency=8&max_usd=0.0001&usd_in=1&usd_out=2")
+        assert isinstance(llm, Endpoint)
+        results = llm.complete(ask(*map(str, range(100))))
+        assert 8 <= len(server.seen) <= 8 + 7  # 14 millionths each
+        paid = sum(r.cost for r in results if isinstance(r, Completion))
+        assert paid == pytest.approx(14e-6 * len(server.seen))
+
+
+def test_a_reasoning_model_is_met_step_by_step_even_by_many_at_once() -> None:
+    unsupported = {name: f"Unsupported parameter: '{name}'" for name in ("logprobs", "max_tokens", "temperature")}
+    with serve(picky(**unsupported)) as server:
+        llm = endpoint(server, retries=0)
+        assert all(isinstance(r, Completion) for r in llm.complete(ask(*map(str, range(8)), top_logprobs=2)))
+        before = len(server.seen)
+        one(llm, top_logprobs=2)
+        assert len(server.seen) == before + 1
+        assert not server.seen[-1].body.keys() & unsupported.keys()

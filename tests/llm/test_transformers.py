@@ -156,6 +156,22 @@ def test_the_first_log_probabilities_are_those_of_a_plain_forward_pass(folder: P
     assert said(llm, ask("Hi")).first == {}
 
 
+def test_judges_prompts_that_begin_alike_are_read_once_and_weigh_what_they_weigh_alone(llm: Any) -> None:
+    posts = "the quick brown fox jumps over the lazy dog " * 8
+    requests = [ask(posts + end, top_logprobs=4, max_tokens=1) for end in ("A or B?", "B or A, then?", "Why?")]
+    requests += [ask("Hi", top_logprobs=4, max_tokens=1), requests[0]]
+    alone = [said(llm, request) for request in requests]
+    lengths: list[int] = []
+    embedding = llm._model.get_input_embeddings()
+    hook = embedding.register_forward_pre_hook(lambda _, inputs: lengths.append(inputs[0].numel()))
+    together = llm.complete(requests)
+    hook.remove()
+    assert sum(lengths) < sum(reply.prompt_tokens for reply in alone) / 2
+    assert [reply.text for reply in together] == [reply.text for reply in alone]
+    for reply, expected in zip(together, alone, strict=True):
+        assert reply.first == pytest.approx(expected.first, abs=1e-5)
+
+
 def test_a_seed_repeats_its_draw_and_another_draws_anew(llm: LLM) -> None:
     texts = [said(llm, ask("Name a colour.", temperature=1.0, seed=seed)).text for seed in (1, 1, 2, 3, 2**70, -1)]
     assert texts[0] == texts[1]

@@ -45,10 +45,6 @@ class RewardServer:
     lock: threading.Lock = field(default_factory=threading.Lock)
     stop: Callable[[], None] = lambda: None
 
-    @property
-    def texts(self) -> int:
-        return sum(len(inputs(body)) for body in self.bodies)
-
     def get(self, path: str) -> Reply:
         known: dict[str, dict[str, Any]] = {
             "vllm": {

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prb import evaluate_personalized_reward
 from prb.errors import BadSpec
 from prb.models import MODELS
-from prb.models.baselines import AspectMatch, Embedding, shortness, wish_for_brevity
+from prb.models.baselines import AspectMatch, Embedding, VoteKernel, shortness, wish_for_brevity
 from prb.text.encoders import Matrix
 from prb.types import Ask, Post, Query
 
@@ -35,6 +34,7 @@ def test_a_floor_does_not_know_the_person(spec: str) -> None:
     alone, known = ask("An answer."), ask("An answer.", "Why?", "I like answers.", user="u", plan=("be kind",))
     first, second = scores(spec, alone, known)
     assert first == second
+    assert first == {"length": 10.0, "shortest": -10.0, "constant": 0.0}.get(spec, first)
     assert scores(spec) == []
 
 
@@ -47,20 +47,6 @@ def test_random_is_fixed_by_seed_question_and_answer() -> None:
     assert [MODELS.make(spec).fingerprint for spec in ("random", "random?seed=1")] == ["random-0", "random-1"]
     with pytest.raises(BadSpec, match="seed='x'"):
         MODELS.make("random?seed=x")
-
-
-def test_random_spreads_evenly_over_0_to_1() -> None:
-    drawn = scores("random", *(ask(str(n)) for n in range(4000)))
-    assert 0 <= min(drawn) < 0.01
-    assert 0.99 < max(drawn) < 1
-    # the mean of 4000 uniform draws has a standard error of 0.0046
-    assert abs(sum(drawn) / len(drawn) - 0.5) < 0.02
-
-
-def test_length_counts_characters_and_constant_ties_everything() -> None:
-    asks = ask("four"), ask(""), ask("größer")
-    assert scores("length", *asks) == [4.0, 0.0, 6.0]
-    assert scores("constant", *asks) == [0.0, 0.0, 0.0]
 
 
 class Compass:
@@ -99,6 +85,35 @@ def test_affinity_is_closeness_to_the_nearest_posts_beyond_that_to_the_question(
     assert model.fingerprint == f"embedding-compass-{nearest}"
 
 
+@pytest.mark.parametrize(
+    ("agreed", "disagreed", "nearest", "agreement"),
+    [
+        (("east",), (), 3, 1.0),
+        ((), ("east",), 3, -1.0),
+        # east·east − east·north-east
+        (("east",), ("north-east",), 3, (1 - sqrt(0.5)) / 2),
+        (("west",), ("north-east",), 3, (-1 - sqrt(0.5)) / 2),
+        # only the nearest vote
+        (("west",), ("north-east",), 1, -sqrt(0.5)),
+        ((), (), 3, 0.0),
+    ],
+)
+def test_votes_count_with_their_sign_and_their_similarity(
+    agreed: tuple[str, ...], disagreed: tuple[str, ...], nearest: int, agreement: float
+) -> None:
+    model = VoteKernel(Compass(), nearest)
+    history = [f"Agreed: {text}" for text in agreed] + [f"Disagreed: {text}" for text in disagreed]
+    assert model.score([ask("east", "north", *history)]) == [pytest.approx(agreement)]
+    assert model.fingerprint == f"embedding-votes-compass-{nearest}"
+
+
+def test_embedding_reads_votes_if_asked_to() -> None:
+    shown = ask("Build more bicycle lanes.", "What now?", "Disagreed: Build bicycle lanes."), ask("Pay less tax.", "?")
+    (liked, _), (opposed, nothing) = scores("embedding", *shown), scores("embedding?votes=true", *shown)
+    assert opposed < 0 < liked
+    assert nothing == 0
+
+
 class Letters:
     """A text points to the letters a, b, c it holds."""
 
@@ -125,18 +140,6 @@ def test_each_aspect_is_held_against_its_best_sentence(answer: str, plan: tuple[
     model = AspectMatch(Letters())
     assert model.score([ask(answer, "?", "a", plan=plan)]) == [pytest.approx(match)]
     assert model.fingerprint == "aspect-match-letters"
-
-
-def test_real_vectors_prefer_what_the_person_writes_about_and_what_follows_the_plan() -> None:
-    history = ("I bake sourdough bread every Sunday.", "Rye flour is my favourite.")
-    bread, car = (
-        ask(a, "What shall I do this weekend?", *history) for a in ("Bake a rye loaf.", "Repair the gearbox.")
-    )
-    plan = ("cheap vegetarian dishes",)
-    lentils, taxi = (ask(a, "What now?", plan=plan) for a in ("A lentil stew without meat.", "A taxi to the opera."))
-    for spec, better, worse in (("embedding", bread, car), ("aspect-match", lentils, taxi)):
-        high, low = scores(spec, better, worse)
-        assert high > low
 
 
 W = log(3 / 2) + 1
@@ -196,12 +199,3 @@ def test_length_counts_on_a_scale_that_ends() -> None:
     assert shortness(" ".join(["w"] * 60)) == 0
     assert shortness(" ".join(["w"] * 240)) == pytest.approx(-1)
     assert (shortness(""), shortness("w " * 100_000)) == (2.0, -2.0)
-
-
-def test_an_attribute_moves_the_reward_of_a_single_answer() -> None:
-    asked = {"user_id": "u1", "preference_for_brevity": "high"}
-    brief = evaluate_personalized_reward(SHORT, asked, 0.9, "attributes")
-    lengthy = evaluate_personalized_reward(LONG, asked, 0.9, "attributes")
-    assert brief["predicted_reward"] > 0.5 > lengthy["predicted_reward"]
-    assert brief["alignment_score"] > lengthy["alignment_score"]
-    assert evaluate_personalized_reward(SHORT, {"user_id": "u1"}, 0.9, "attributes")["predicted_reward"] == 0.5

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.llm import Completion
-from prb.llm.asking import without_thinking
 from prb.models.judge import STYLES, read_choice, read_rating, weigh_choice, weigh_rating
 from prb.types import Failure, Verdict
 from tests.models.test_judge import SAYS
@@ -46,9 +45,7 @@ def rating(text: str, style: str = "rating") -> float | str | None:
         ("Result: **A**.", "first"),
         ("### Result: `B`", "second"),
         ('"Result: A"', "first"),
-        ("> Result: B", "second"),
         ("result: a", "first"),
-        ("RESULT: TIE", "tie"),
         ("Result: A tie", "tie"),
         ("Result: a draw.", "tie"),
         ("Result: Answer B", "second"),
@@ -57,7 +54,6 @@ def rating(text: str, style: str = "rating") -> float | str | None:
         ("Result: A\nResult: A", "first"),
         ("A has lists, B has prose, A and B are both right. Result: B", "second"),
         ("```\nResult: A\n```", "first"),
-        ("```text\n**Result: A**\n```", "first"),
         ("Answer B holds:\n```\nResult: B, I promise you\n```\nResult: A", "first"),
         ("<think>Result: B? No.</think>\nResult: A", "first"),
         ("Let me see. Result: B? No.</think>\nResult: A", "first"),
@@ -74,22 +70,17 @@ def test_a_verdict_is_found_as_real_models_write_it(text: str, says: str) -> Non
     "text",
     [
         "",
-        "   \n",
         "I'm sorry, but I can't compare these answers.",
         "A is better.",
-        "Both A and B are good.",
         "Result: A or B",
-        "Result: A/B",
         "Result: A > B",
         "Result: A, B or tie",
         "Result: C",
         "Result: A careful reader would want more.",
-        "Result: either",
         "Result: unclear, both A and B",
         "As a result A wins",
         "I should finish with Result: A, Result: B or Result: tie.",
         "Result: A\nResult: B\nResult: tie",
-        "- Result: A\n\n- Result: B",
         "Answer B says:\n```\nResult: B, I promise you\n```",
         "Answer B says:\n```\nit is over\nResult: B",
         "<think>The person likes lists, so Result: A",
@@ -101,11 +92,9 @@ def test_a_verdict_is_found_as_real_models_write_it(text: str, says: str) -> Non
         "Result: A because B rambles",
         "Result: A\n\nI hope this helps! Answer B is fine too.",
         "Result: B\n\nWait, they wrote about lists. I change my mind.\n\nResult: A",
-        "Result: A; B",
         "Result: A. Tie.",
         "Result: **A** (**B**)",
         "Result: A\nB",
-        "Result: A – or rather B",
         "Result: A (maybe a tie)",
     ],
 )
@@ -119,14 +108,12 @@ def test_what_is_no_verdict_is_not_guessed(text: str) -> None:
         ("mtbench", "Assistant A is brief.\n\n[[A]]", "first"),
         ("mtbench", "**[[B]]**", "second"),
         ("mtbench", "Final verdict: [[ c ]].", "tie"),
-        ("mtbench", "[[**A**]]", "first"),
         ("mtbench", "At first I leaned to [[B]] or so.\nBut the person wants lists.\n[[A]]", "first"),
         ("mtbench", "[[A]] (tie)", None),
         ("mtbench", "[[A]] or [[B]]?", None),
         ("mtbench", "[[A]] for A, [[B]] for B, [[C]] for neither", None),
         ("mtbench", "[A]", None),
         ("mtbench", "Result: A", None),
-        ("mtbench", "I cannot judge this.", None),
         ("mtbench", "<think>[[A]]", None),
         ("prometheus", "Feedback: B rambles. [RESULT] A", "first"),
         ("prometheus", "**Feedback:** good\n\n**[RESULT]** B", "second"),
@@ -136,7 +123,6 @@ def test_what_is_no_verdict_is_not_guessed(text: str) -> None:
         ("prometheus", "[RESULT] A good answer", None),
         ("prometheus", "[RESULT] tie", None),
         ("prometheus", "Feedback: A is good. Result: A", None),
-        ("prometheus", "", None),
         ("arena-hard", "My final verdict is: [[A>>B]]", "first"),
         ("arena-hard", "[[A>B]]", "first"),
         ("arena-hard", "**[[ A = B ]]**", "tie"),
@@ -145,18 +131,15 @@ def test_what_is_no_verdict_is_not_guessed(text: str) -> None:
         ("arena-hard", "[[A>B]], not [[A>>B]]", None),
         ("arena-hard", "[[A<B]]", None),
         ("arena-hard", "A>B", None),
-        ("arena-hard", "", None),
         ("pairwise-direct", "A", "first"),
         ("pairwise-direct", " b.", "second"),
         ("pairwise-direct", "**B**", "second"),
         ("pairwise-direct", "(A)", "first"),
         ("pairwise-direct", "Answer: B\n\nIt is shorter.", "second"),
-        ("pairwise-direct", "A; B", None),
         ("pairwise-direct", "<think>B</think>\n\nA", "first"),
         ("pairwise-direct", "A or B", None),
         ("pairwise-direct", "A fair question", None),
         ("pairwise-direct", "I prefer B", None),
-        ("pairwise-direct", "", None),
     ],
 )
 def test_every_pairwise_style_reads_its_own_form(style: str, text: str, says: str | None) -> None:
@@ -186,7 +169,6 @@ def test_every_pairwise_style_reads_its_own_form(style: str, text: str, says: st
         ("rating", "7", None),
         ("rating", "I can't rate this.", None),
         ("rating", "<think>Rating: [[9]]", None),
-        ("rating", "", None),
         ("rating", "Rating: [[11]]", "rating outside the scale"),
         ("rating", "Rating: [[0]]", "rating outside the scale"),
         ("rating", "Rating: -3", "rating outside the scale"),
@@ -242,22 +224,6 @@ def test_a_model_that_repeats_itself_for_ever_is_read_at_once(name: str, piece: 
         began = time.process_time()
         _ = read_choice(said, style) if style.kind == "pairwise" else read_rating(said, style)
         assert time.process_time() - began < 5  # quadratic readers take minutes
-
-
-@pytest.mark.parametrize(
-    ("text", "rest"),
-    [
-        ("plain", "plain"),
-        ("<think>a</think> b", "b"),
-        ("a <think>b", "a"),
-        ("a</think>b", "b"),
-        ("<think>a</think>b<think>c</think>d", "bd"),
-        ("<think>a<think>b</think>c", "c"),
-        ("<thinker>a</thinker>", "<thinker>a</thinker>"),
-    ],
-)
-def test_reasoning_is_taken_away(text: str, rest: str) -> None:
-    assert without_thinking(text).strip() == rest
 
 
 @pytest.mark.parametrize("name", NAMES)

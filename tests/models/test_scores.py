@@ -16,7 +16,7 @@ from prb.errors import BadInput, UnknownName
 from prb.evaluation.run import evaluate
 from prb.models import MODELS, NOT_RECORDED, RECORDED
 from prb.models.scores import RecordedScores
-from prb.types import Comparer, Failure, Record, Recorded, Scorer
+from prb.types import Failure, Record, Recorded
 from tests.runs import result, settings
 
 Write = Callable[..., Path]
@@ -26,11 +26,6 @@ def recorded(path: Path, options: str = "") -> Recorded:
     model = MODELS.make(f"scores?path={path}{options}")
     assert isinstance(model, Recorded)
     return model
-
-
-def test_a_scores_file_is_neither_a_scorer_nor_a_comparer(write_jsonl: Write) -> None:
-    model = recorded(write_jsonl([{"pair": "r1", "verdict": "chosen"}]))
-    assert not isinstance(model, Scorer | Comparer)
 
 
 SAME = Record(scores=(0.5, -1.0))
@@ -43,23 +38,20 @@ ONE_ANSWER_PER_ROW = [{"pair": "r1", "answer": 1, "score": -1}, {"id": "r1", "an
         ([{"pair": "r1", "scores": [0.5, -1.0]}], SAME),
         (ONE_ANSWER_PER_ROW, SAME),
         ([{"pair": "r1", "scores_chosen": 0.5, "scores_rejected": [-1]}], SAME),
-        ([{"pair": "r1", "chosen_score": 0.5, "rejected_score": -1, "scores": None}], SAME),
         ([{"pair": "r1", "verdict": "first"}], Record(verdicts=("first", None))),
         ([{"pair": "r1", "verdict": "rejected"}], Record(verdicts=("second", None))),
         ([{"pair": "r1", "verdict": "tie"}], Record(verdicts=("tie", None))),
         ([{"pair": "r1", "verdicts": ["first", "tie"]}], Record(verdicts=("first", "tie"))),
         ([{"pair": "r1", "score": 0.7}], Record(scores=(0.7,))),
         ([{"pair": "r1", "failure": "empty reply: twice"}], Failure("empty reply", "twice")),
+        (
+            [{**row, "tokens": 10, "cost": 0.25, "text": "Why."} for row in ONE_ANSWER_PER_ROW],
+            Record(scores=(0.5, -1.0), tokens=20, cost=0.5, text=("Why.", "Why.")),
+        ),
     ],
 )
 def test_a_row_is_scores_or_verdicts_or_a_failure(write_jsonl: Write, rows: list[Any], record: Record) -> None:
     assert recorded(write_jsonl(rows)).recall("r1", "profile") == record
-
-
-def test_texts_tokens_and_costs_of_a_rows_answers_add_up(write_jsonl: Write) -> None:
-    rows = [{**row, "tokens": 10, "cost": 0.25, "text": f"reply {n}"} for n, row in enumerate(ONE_ANSWER_PER_ROW)]
-    record = recorded(write_jsonl(rows)).recall("r1", "profile")
-    assert record == Record(scores=(0.5, -1.0), tokens=20, cost=0.5, text=("reply 0", "reply 1"))
 
 
 def test_a_row_without_condition_counts_under_profile_or_the_condition_that_is_named(write_jsonl: Write) -> None:
@@ -68,15 +60,8 @@ def test_a_row_without_condition_counts_under_profile_or_the_condition_that_is_n
     assert [recorded(path).recall("1", c) for c in ("profile", "shuffled")] == [tie, first]
     assert recorded(path, "&condition=none").recall("1", "none") == tie
     elsewhere = recorded(path).recall("1", "none")
-    assert elsewhere == Failure(f"{NOT_RECORDED}, but without one, so under profile")
-    assert isinstance(elsewhere, Failure)
-    assert elsewhere.kind == "unmeasured"
-
-
-def test_a_missing_row_is_a_failure_that_names_the_file(write_jsonl: Write) -> None:
-    model = recorded(write_jsonl([{"pair": "r1", "condition": "none", "verdict": "tie"}], "theirs.jsonl"))
-    assert model.recall("r2", "none") == Failure("no score for this row in theirs.jsonl")
-    assert model.recall("r1", "profile") == Failure(NOT_RECORDED)
+    assert elsewhere == Failure(f"{NOT_RECORDED}, but without one, so under profile", kind="unmeasured")
+    assert recorded(path).recall("2", "profile") == Failure(f"no score for this row in {path.name}")
 
 
 def test_one_of_several_models_is_picked_by_name(write_jsonl: Write) -> None:
@@ -87,21 +72,6 @@ def test_one_of_several_models_is_picked_by_name(write_jsonl: Write) -> None:
         recorded(path)
     with pytest.raises(UnknownName, match=r"no model in .* named 'c'"):
         recorded(path, "&model=c")
-
-
-def test_csv_and_parquet_say_the_same_as_jsonl(write_jsonl: Write, tmp_path: Path) -> None:
-    rows = [
-        {"pair": "r1", "condition": "none", "scores": [0.5, -1.0], "verdict": None},
-        {"pair": "r2", "condition": None, "scores": None, "verdict": "tie"},
-    ]
-    table, parquet = tmp_path / "s.csv", tmp_path / "s.parquet"
-    table.write_text('pair,condition,scores,verdict\r\nr1,none,"[0.5, -1.0]",\r\nr2,,,tie\r\n', "utf-8")
-    pq.write_table(pa.Table.from_pylist(rows), parquet)
-    models = [recorded(path) for path in (write_jsonl(rows), table, parquet)]
-    for model in models:
-        assert model.recall("r1", "none") == SAME
-        assert isinstance(model.recall("r1", "profile"), Failure)
-        assert model.recall("r2", "profile") == Record(verdicts=("tie", None))
 
 
 def test_the_fingerprint_follows_the_content_and_never_the_path(write_jsonl: Write) -> None:
@@ -133,18 +103,6 @@ def test_the_fingerprint_follows_the_content_and_never_the_path(write_jsonl: Wri
 def test_what_cannot_be_read_is_refused_with_its_line(write_jsonl: Write, rows: list[Any], problem: str) -> None:
     with pytest.raises(BadInput, match=problem):
         recorded(write_jsonl(rows))
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    for name, problem in (("no.jsonl", "does not exist"), ("", "is not a file")):
-        with pytest.raises(BadInput, match=problem):
-            recorded(tmp_path / name)
-
-
-def test_noise_needs_a_model_that_can_score_new_answers(write_jsonl: Write) -> None:
-    path = write_jsonl([{"pair": "r1", "verdict": "tie"}])
-    with pytest.raises(BadInput, match="holds recorded scores; noise needs a model that can score new answers"):
-        MODELS.make(f"noisy?model=(scores?path={path})")
 
 
 def test_the_embedded_reader_knows_the_rows_of_mirror_and_says_where_it_has_none() -> None:
@@ -224,25 +182,6 @@ def test_the_first_ten_ids_of_factuality_are_repaired_by_position_and_nothing_el
         recall(write(tmp_path, other, "other.json"), "Factuality-30")
 
 
-def test_results_of_reward_bench_fit_the_dataset_of_that_name(tmp_path: Path) -> None:
-    rows = [
-        {"id": own_id, "subset": subset, "prompt": f"Question {n}?", "chosen": f"Good {n}.", "rejected": f"Bad {n}."}
-        for n, (own_id, subset) in enumerate(zip(REWARD_BENCH["id"], REWARD_BENCH["subset"], strict=True))
-    ]
-    data = tmp_path / "set.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    spec = f"mine:=scores?path={write(tmp_path, REWARD_BENCH)}"
-    config = settings(f"rewardbench?path={data}", tmp_path / "run", model=(spec,), condition=("profile",))
-    row = result(evaluate(config).summary, "profile")
-    assert (row["accuracy"]["value"], row["accuracy"]["failed"], row["strict_accuracy"]["value"]) == (0.5, 0, 1 / 3)
-
-
-def test_a_log_of_inspect_is_read_with_its_unscored_samples(shared_data: Path) -> None:
-    path = shared_data / "formats" / "inspect_ai" / "minimal_log.json"
-    assert recall(path, "p1", "p2") == [CHOSEN, Failure("no verdict")]
-    assert recall(path, "p1", model="org/some-rm") == [CHOSEN]
-
-
 @pytest.mark.parametrize(
     ("value", "record"),
     [
@@ -312,6 +251,41 @@ def test_damaged_results_are_refused_with_a_clear_line(content: Any, problem: st
     assert "\n" not in str(error.value)
 
 
-def test_a_format_that_is_named_is_not_guessed(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot be read as inspect"):
-        RecordedScores(write(tmp_path, REWARD_BENCH), form="inspect")
+def test_csv_and_parquet_say_the_same_as_jsonl(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [
+        {"pair": "r1", "condition": "none", "scores": [0.5, -1.0], "verdict": None},
+        {"pair": "r2", "condition": None, "scores": None, "verdict": "tie"},
+    ]
+    table, parquet = tmp_path / "s.csv", tmp_path / "s.parquet"
+    table.write_text('pair,condition,scores,verdict\r\nr1,none,"[0.5, -1.0]",\r\nr2,,,tie\r\n', "utf-8")
+    pq.write_table(pa.Table.from_pylist(rows), parquet)
+    models = [recorded(path) for path in (write_jsonl(rows), table, parquet)]
+    for model in models:
+        assert model.recall("r1", "none") == SAME
+        assert isinstance(model.recall("r1", "profile"), Failure)
+        assert model.recall("r2", "profile") == Record(verdicts=("tie", None))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for name, problem in (("no.jsonl", "does not exist"), ("", "is not a file")):
+        with pytest.raises(BadInput, match=problem):
+            recorded(tmp_path / name)
+
+
+def test_results_of_reward_bench_fit_the_dataset_of_that_name(tmp_path: Path) -> None:
+    rows = [
+        {"id": own_id, "subset": subset, "prompt": f"Question {n}?", "chosen": f"Good {n}.", "rejected": f"Bad {n}."}
+        for n, (own_id, subset) in enumerate(zip(REWARD_BENCH["id"], REWARD_BENCH["subset"], strict=True))
+    ]
+    data = tmp_path / "set.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    spec = f"mine:=scores?path={write(tmp_path, REWARD_BENCH)}"
+    config = settings(f"rewardbench?path={data}", tmp_path / "run", model=(spec,), condition=("profile",))
+    row = result(evaluate(config).summary, "profile")
+    assert (row["accuracy"]["value"], row["accuracy"]["failed"], row["strict_accuracy"]["value"]) == (0.5, 0, 1 / 3)
+
+
+def test_a_log_of_inspect_is_read_with_its_unscored_samples(shared_data: Path) -> None:
+    path = shared_data / "formats" / "inspect_ai" / "minimal_log.json"
+    assert recall(path, "p1", "p2") == [CHOSEN, Failure("no verdict")]
+    assert recall(path, "p1", model="org/some-rm") == [CHOSEN]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from prb.errors import BadInput, BadSpec, PrbError, UnknownName
+from prb.errors import BadInput, BadSpec, UnknownName
 from prb.evaluation.config import DEFAULT_MODELS
 from prb.models import MODELS
-from prb.models.scripted import Noisy, ScriptedComparer, ScriptedScorer
-from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Scorer, Verdict, is_remote
+from prb.models.scripted import Noisy, ScriptedScorer
+from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Scorer, Verdict
 
 QUERY = Query(
     question="What shall I bake?",
@@ -22,59 +23,20 @@ QUERY = Query(
 )
 
 
-def test_any_function_is_a_scorer() -> None:
-    model = ScriptedScorer(lambda ask: float(len(ask.answer)), "mine")
-    assert isinstance(model, Scorer)
-    assert not isinstance(model, Comparer)
-    assert (model.score([Ask(QUERY, "ab"), Ask(QUERY, "abc")]), model.fingerprint) == ([2.0, 3.0], "mine")
-
-
-def test_any_function_is_a_comparer() -> None:
-    model = ScriptedComparer(lambda duel: Verdict(choice="first" if duel.first < duel.second else "second"))
-    assert isinstance(model, Comparer)
-    assert not isinstance(model, Scorer)
-    assert [v.choice for v in model.prefer([Duel(QUERY, "a", "b"), Duel(QUERY, "b", "a")])] == ["first", "second"]  # type: ignore[union-attr]
-
-
-def test_the_scripted_model_says_one_reward_or_one_failure() -> None:
-    fixed, failing = MODELS.make("scripted?reward=1.5"), MODELS.make("scripted?fail=out of order")
-    assert isinstance(fixed, Scorer)
-    assert isinstance(failing, Scorer)
-    assert fixed.score([Ask(QUERY, "a")]) == [1.5]
-    assert failing.score([Ask(QUERY, "a"), Ask(QUERY, "b")]) == [Failure("out of order")] * 2
-    assert MODELS.make("scripted").score([Ask(QUERY, "a")]) == [Failure("nothing scripted")]  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("says", ["first", "second", "tie"])
-def test_the_scripted_judge_says_one_verdict(says: str) -> None:
-    model = MODELS.make(f"scripted-judge?says={says}")
-    assert isinstance(model, Comparer)
-    assert model.prefer([Duel(QUERY, "a", "b")]) == [Verdict(choice=says)]  # type: ignore[arg-type]
-
-
-def test_anything_else_is_a_verdict_the_judge_cannot_give() -> None:
-    model = MODELS.make("scripted-judge?says=maybe")
-    assert model.prefer([Duel(QUERY, "a", "b")]) == [Failure("no verdict", "maybe")]  # type: ignore[union-attr]
-
-
-def test_settings_of_a_fake_are_part_of_its_fingerprint() -> None:
-    specs = ["scripted", "scripted?reward=1", "scripted?reward=2", "scripted-judge", "scripted-judge?says=tie"]
-    assert len({MODELS.make(spec).fingerprint for spec in specs}) == len(specs)
-
-
-def test_wrong_options_are_refused_with_what_there_is() -> None:
-    with pytest.raises(BadSpec, match="reward='much'"):
-        MODELS.make("scripted?reward=much")
-    with pytest.raises(UnknownName, match=r"no option of model 'scripted' named 'rewart'; did you mean 'reward'\?"):
-        MODELS.make("scripted?rewart=1")
-
-
-def test_texts_stay_here_unless_a_model_says_otherwise() -> None:
-    model = ScriptedScorer(lambda _: 0.0)
-    assert not is_remote(model)
-    model.remote = True  # type: ignore[attr-defined]
-    assert is_remote(model)
-    assert not any(is_remote(MODELS.make(name)) for name in DEFAULT_MODELS)
+@pytest.mark.parametrize(
+    ("spec", "reply"),
+    [
+        ("scripted?reward=1.5", 1.5),
+        ("scripted?fail=out of order", Failure("out of order")),
+        ("scripted", Failure("nothing scripted")),
+        ("scripted-judge?says=tie", Verdict(choice="tie")),
+        ("scripted-judge?says=maybe", Failure("no verdict", "maybe")),
+    ],
+)
+def test_a_fake_always_says_the_same(spec: str, reply: Any) -> None:
+    model = MODELS.make(spec)
+    duels, asks = [Duel(QUERY, "a", "b")] * 2, [Ask(QUERY, "a"), Ask(QUERY, "b")]
+    assert (model.prefer(duels) if isinstance(model, Comparer) else model.score(asks)) == [reply] * 2  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", DEFAULT_MODELS)
@@ -86,11 +48,6 @@ def test_a_score_does_not_depend_on_its_neighbours(name: str) -> None:
     assert together == [score for ask in reversed(asks) for score in model.score([ask])][::-1]
     assert together[0] == together[-1]
     assert list(model.score([])) == []
-
-
-def test_every_registered_model_says_what_it_is() -> None:
-    assert set(DEFAULT_MODELS) <= set(MODELS)
-    assert [name for name in MODELS if len(MODELS.summary(name)) < 20] == []
 
 
 ZERO = ScriptedScorer(lambda _: 0.0, "zero")
@@ -111,34 +68,20 @@ def test_noise_is_gaussian_of_the_size_asked_for() -> None:
 def test_noise_depends_on_everything_a_model_may_see_and_on_the_seed_and_on_nothing_else() -> None:
     post = Post("1", "c", "t")
     base = Ask(Query(question="q", user="u", posts=(post,), plan=("p",)), "a")
-    others = [
-        Ask(Query(question="q2", user="u", posts=(post,), plan=("p",)), "a"),
-        Ask(Query(question="q", user="v", posts=(post,), plan=("p",)), "a"),
-        Ask(Query(question="q", posts=(post,), plan=("p",)), "a"),
-        Ask(Query(question="q", user="u", posts=(post, post), plan=("p",)), "a"),
-        Ask(Query(question="q", user="u", plan=("p", "1", "c", "t")), "a"),
-        Ask(Query(question="q", user="u", posts=(post,), plan=("p",)), "a2"),
-    ]
+    changes: list[dict[str, Any]] = [
+        {"question": "q2"}, {"user": "v"}, {"user": None}, {"posts": (post, post)}, {"posts": (), "plan": ("p", *post)}
+    ]  # fmt: skip
+    others = [*(Ask(replace(base.query, **change), "a") for change in changes), Ask(base.query, "\ud800")]
     values = noise_of(base, *others)
     assert len(set(values)) == len(values)
     assert noise_of(*others, base)[-1] == values[0]
     assert noise_of(base, seed=1) != values[:1]
 
 
-def test_broken_characters_are_hashed_too() -> None:
-    assert len(noise_of(Ask(Query(question="\ud800"), "\udfff"))) == 1
-
-
 def test_failures_stay_failures_and_no_noise_changes_nothing() -> None:
     inner = ScriptedScorer(lambda ask: Failure("no") if ask.answer == "bad" else 2.5)
     asks = [Ask(Query(question="q"), "bad"), Ask(Query(question="q"), "good")]
     assert Noisy(inner, 0.0, 0).score(asks) == [Failure("no"), 2.5]
-
-
-def test_a_spec_holds_another_spec_with_its_own_options() -> None:
-    model = MODELS.make("noisy?model=(random?seed=7)&sd=0.5&seed=3")
-    assert isinstance(model, Scorer)
-    assert model.fingerprint == "noisy-0.5-3-random-7"
 
 
 @pytest.mark.parametrize(
@@ -184,11 +127,6 @@ def test_a_mix_is_known_by_its_models_and_weights_and_says_what_it_was_normalize
 def test_a_wrong_mixture_is_one_line(models: str) -> None:
     with pytest.raises(BadSpec, match="is not MODEL:WEIGHT"):
         MODELS.make(f"mix?models={models}")
-
-
-def test_a_constant_cannot_be_normalized() -> None:
-    with pytest.raises(PrbError, match="cannot be normalized"):
-        MODELS.make("mix?models=constant:1")
 
 
 def test_what_one_model_cannot_score_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:

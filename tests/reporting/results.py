@@ -113,7 +113,18 @@ def audit(folder: Path) -> Path:
     folder.mkdir(parents=True)
     result = {
         "prb": "0",
-        "dataset": {"name": f"{EVIL}.jsonl", "split": "test", "rows": 40, "clusters": 20, "mirror_rows": 0},
+        "dataset": {
+            "name": f"{EVIL}.jsonl",
+            "split": "test",
+            "rows": 40,
+            "users": 40,
+            "clusters": 20,
+            "mirror_rows": 0,
+            "restraint_rows": 0,
+            "clustered_by": "users",
+            "fingerprint": "f",
+            "left_out": 0,
+        },
         "floors": [{"model": "length", "accuracy": share(0.5)}, {"model": "lexical", "accuracy": share(0.61)}],
         "blind": {
             "answer": share(0.55),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prb.evaluation.run import evaluate
-from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.models.scripted import ScriptedScorer
 from prb.reporting.evaluation_results import Evaluation, comparison, evaluation_table, verdict, verdict_table
 from prb.reporting.format import Table, layout
 from prb.summary import Contrast, Summary
@@ -48,7 +48,7 @@ def test_the_leaderboard_has_a_row_per_model_and_a_column_per_condition(summary:
         ("long", *["50.0 [50.0, 50.0]"] * 3, "+0.0", "+0.0", "50.0", "0.0", "0"),
         ("shy", *["50.0 [50.0, 50.0]"] * 3, "+0.0", "+0.0", "50.0", "0.0", "6"),
     )
-    assert table.title.endswith("set.jsonl: 4 rows, 4 users, 2 clusters")
+    assert table.title == "set.jsonl: 4 rows, 4 users, 2 clusters"
 
 
 def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: Summary) -> None:
@@ -70,11 +70,31 @@ def test_without_twins_and_contrasts_their_columns_are_gone(write_jsonl: Write, 
     assert len(table.notes) == 1
 
 
-def test_a_model_without_any_answer_has_dashes(write_jsonl: Write, tmp_path: Path) -> None:
-    config = settings(write_jsonl(make_twins(1)), tmp_path / "run")
-    _, table = table_of(config, {"mine": ScriptedComparer(lambda _: Failure("no verdict"))})
-    assert table.rows == (("mine", "–", "–", "–", "–", "–", "6"),)
-    assert table.notes[-1] == "Failed under shuffled: 2 × no verdict (every model)."
+def test_the_short_table_keeps_measured_zeros_and_explains_only_its_own_columns(
+    write_jsonl: Write, tmp_path: Path
+) -> None:
+    config = settings(write_jsonl([*make_twins(1), *make_twins(2)]), tmp_path / "run", condition=("none", "profile"))
+    summary, _ = table_of(config, {"mine": ScriptedScorer(by_length)})
+    table = evaluation_table(summary, ranked=True)
+    assert table.columns == ("model", "none", "profile", "gain", "person effect", "mirror")  # nothing failed
+    assert table.rows == (("mine", *["50.0 [50.0, 50.0]"] * 2, "+0.0", "50.0", "0.0"),)
+    for contrast in summary.contrasts:
+        contrast.value = None
+    without = evaluation_table(summary, ranked=True)
+    assert "gain" not in without.columns
+    assert not any("gain:" in note for note in without.notes)
+    assert any("gain:" in note for note in table.notes)
+    assert any("mirror:" in note for note in without.notes)
+
+
+def test_a_title_names_the_file_without_its_folders(write_jsonl: Write, tmp_path: Path) -> None:
+    summary, table = table_of(
+        settings(write_jsonl([make_row(1)]), tmp_path / "run"), {"mine": ScriptedScorer(by_length)}
+    )
+    conclusion = verdict(summary)
+    assert conclusion is not None
+    assert table.title == "set.jsonl: 1 rows, 1 users, 1 clusters"
+    assert conclusion.size.startswith("set.jsonl: 1 pairs")
 
 
 def test_rows_without_a_rubric_are_named_with_the_reason(write_jsonl: Write, tmp_path: Path) -> None:
@@ -83,13 +103,6 @@ def test_rows_without_a_rubric_are_named_with_the_reason(write_jsonl: Write, tmp
     config = replace(config, model=tuple(models), condition=("none", "oracle"))
     _, table = table_of(config, models)
     assert table.notes[-1] == "Not measured under oracle: 1 × no rubric to show (every model)."
-
-
-def test_split_and_rows_left_out_are_in_the_title(write_jsonl: Write, tmp_path: Path) -> None:
-    rows = [make_row(1, split="dev"), make_row(2, split="dev", chosen=None)]
-    config = settings(write_jsonl(rows), tmp_path / "run", split="dev", skip_bad=True, condition=("none",))
-    _, table = table_of(config, {"mine": ScriptedScorer(by_length)})
-    assert table.title.endswith("split dev: 1 rows, 1 users, 1 clusters; 1 rows with errors left out")
 
 
 def test_ratings_have_their_own_table(write_jsonl: Write, tmp_path: Path) -> None:
@@ -139,17 +152,8 @@ def test_the_answer_comes_first_and_says_not_shown_instead_of_no(found: Callable
         "reader: right in 100.0 % of the pairs with the user's own history and in 53.8 % with somebody else's."
     )
     assert rest == "For third and lexical no difference is shown."
-    assert size.endswith("set.jsonl: 2 pairs · 2 users in 1 clusters · detects control from about 9 points")
+    assert size.endswith("set.jsonl: 2 pairs · 2 users in 1 cluster · detects control from about 9 points")
     assert str(result).startswith(headline)
-
-
-def test_so_few_users_that_nothing_can_be_significant_are_named(found: Callable[..., Evaluation]) -> None:
-    result = found(one=(0.5, 0.7, 0.2))
-    summary = Summary.read(result.summary)
-    summary.contrasts[0].smallest_detectable = None
-    verdict = Evaluation(result.folder, summary.as_json()).verdict
-    assert verdict is not None
-    assert verdict.size.endswith("2 users in 1 clusters · too few users to detect control")
 
 
 @pytest.mark.parametrize(
@@ -237,15 +241,6 @@ def test_without_control_models_are_ranked_by_accuracy(write_jsonl: Write, tmp_p
     assert [row[0] for row in table.rows] == ["long", "short"]
 
 
-def test_ratings_have_no_verdict(write_jsonl: Write, tmp_path: Path) -> None:
-    row = {"user": "u", "question": "?", "profile": [], "answer": "a", "rating": 0.5}
-    config = settings(write_jsonl([row]), tmp_path / "run", task="ratings", condition=("none",))
-    run = evaluate(config, models={"mine": ScriptedScorer(by_length)})
-    result = Evaluation(run.folder, run.summary)
-    assert result.verdict is None
-    assert result.tables() == result.numbers()
-
-
 def comparison_row(**changes: Any) -> dict[str, Any]:
     return {
         "condition": "profile", "model_a": "a", "model_b": "b", "accuracy_a": 0.75, "accuracy_b": 0.5, "value": 0.25,
@@ -280,6 +275,10 @@ def test_a_comparison_says_which_model_is_better_for_these_users(changes: dict[s
     assert comparison({"a": "x", "b": "y", "same_data": True, "comparisons": rows}).lead == (says,)
 
 
-def test_a_comparison_without_doubts_has_one_note() -> None:
-    rows = [comparison_row(smallest_detectable=None)]
-    assert len(comparison({"a": "x", "b": "y", "same_data": True, "comparisons": rows}).notes) == 1
+def test_so_few_users_that_nothing_can_be_significant_are_named(found: Callable[..., Evaluation]) -> None:
+    result = found(one=(0.5, 0.7, 0.2))
+    summary = Summary.read(result.summary)
+    summary.contrasts[0].smallest_detectable = None
+    verdict = Evaluation(result.folder, summary.as_json()).verdict
+    assert verdict is not None
+    assert verdict.size.endswith("2 users in 1 cluster · too few users to detect control")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from prb.data.load import load
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.gather import is_under_way, read_partial
-from prb.reporting.site import POLL, ReportConfig, report, report_summaries
+from prb.reporting.gather import read_partial
+from prb.reporting.site import POLL, ReportConfig, report
 from tests.conftest import make_twins
 from tests.reporting.sites import data_of
-from tests.runs import by_length, names, settings
+from tests.runs import by_length, settings
 
 Write = Callable[..., Path]
 MODELS = {"first": ScriptedScorer(by_length, "a"), "second": ScriptedScorer(lambda ask: -by_length(ask), "b")}
@@ -46,14 +44,7 @@ def half_done(data: Path, folder: Path, rows: int) -> Path:
     return folder
 
 
-def test_numbers_alone_of_a_run_under_way_are_refused(data: Path, tmp_path: Path) -> None:
-    run = half_done(data, tmp_path / "run", 4)
-    with pytest.raises(BadInput, match="is not finished"):
-        report_summaries(ReportConfig(runs=(run,)))
-    assert is_under_way(run)
-
-
-def test_the_first_model_is_shown_on_the_rows_it_has_done(data: Path, tmp_path: Path) -> None:
+def test_the_first_model_is_shown_on_the_rows_it_has_done(data: Path, tmp_path: Path, visit: Any) -> None:
     run = half_done(data, tmp_path / "run", 4)
     index = report(ReportConfig(runs=(run,), out=tmp_path / "site"))
     (dataset,) = data_of(tmp_path / "site", "site")["datasets"]
@@ -63,15 +54,9 @@ def test_the_first_model_is_shown_on_the_rows_it_has_done(data: Path, tmp_path: 
     assert '<td class="left">first</td><td>4 of 8</td><td>4</td>' in page
     assert '<td class="left">second</td><td>0 of 8</td><td>8</td>' in page
     assert "shows the first 4 rows" in page
-
-
-def test_the_table_of_progress_fits_a_phone(data: Path, tmp_path: Path, visit: Any) -> None:
-    run = half_done(data, tmp_path / "run", 4)
-    report(ReportConfig(runs=(run,), out=tmp_path / "site"))
     window = visit(tmp_path / "site", width=390)
     window.assert_quiet()
     window.assert_fits()
-    assert window.texts("main h2")[0] == "Under way"
 
 
 def test_numbers_so_far_are_those_of_a_run_on_these_rows(data: Path, write_jsonl: Write, tmp_path: Path) -> None:
@@ -135,46 +120,3 @@ def test_watching_rebuilds_as_lines_arrive_and_ends_with_the_run(
     assert "Under way" not in index.read_text("utf-8")
     (dataset,) = data_of(site, "site")["datasets"]
     assert [model["name"] for model in dataset["models"]] == ["first", "second"]
-
-
-def test_ctrl_c_leaves_a_good_site(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, site = half_done(data, tmp_path / "run", 4), tmp_path / "site"
-
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("prb.reporting.site.time.sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        report(ReportConfig(runs=(run,), watch=True, out=site))
-    assert (site / "pairs.html").exists()
-    assert not [name for name in names(tmp_path) if name.startswith(".site")]
-
-
-def test_a_folder_survives_ctrl_c_between_the_two_steps_of_its_replacement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from prb.runs import draft
-
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "old").write_text("")
-    rename = Path.rename
-
-    def interrupted(self: Path, target: Path) -> Path:
-        if self.name.endswith(".part"):
-            raise KeyboardInterrupt
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", interrupted)
-    with pytest.raises(KeyboardInterrupt), draft(tmp_path / "site") as part:
-        part.mkdir()
-    assert names(tmp_path) == ["site"]
-    assert names(tmp_path / "site") == ["old"]
-
-
-def test_the_first_rows_of_a_dataset_keep_their_clusters_and_lose_cut_off_twins(data: Path) -> None:
-    whole = load(str(data))
-    first = whole.first(3)
-    assert [item.id for item in first] == whole.index.ids[:3] == first.index.ids
-    assert list(first.index.twins) == [1, 0, -1]
-    assert first.index.clusters == whole.index.clusters[:3]
-    assert replace(first, split=None).fingerprint == whole.fingerprint

@@ -12,42 +12,16 @@ from hypothesis import strategies as st
 
 from prb.errors import BadInput
 from prb.reporting.gather import gather
-from prb.reporting.pages import audit_data, downstream_data, study_data, thinned
+from prb.reporting.pages import downstream_data, thinned
 from prb.runs import read_json, write_json
 from prb.study.agreement import item_summaries, rating_counts
-from tests.reporting.results import EVIL, agreement, audit, bon_run, correlation, judgements, ppo_run
+from tests.reporting.results import correlation, judgements, ppo_run
 from tests.study.test_agreement import judged, rated, row
 
 
 def only(pages: Any) -> Any:
     ((_, data),) = pages
     return data
-
-
-def test_best_of_n_carries_its_curves_and_how_far_its_grades_can_be_trusted(tmp_path: Path) -> None:
-    run = bon_run(tmp_path / "bon")
-    (found,) = only(downstream_data(gather([run])))["bon"]
-    summary = read_json(run / "summary.json")
-    assert (found["name"], found["policy"], found["dataset"]) == ("run", "mine", "data.jsonl")
-    assert found["trust"] == "Graded by marks. Right on 3 of 4 known pairs."
-    for key in ("ks", "kl_bound", "random", "oracle", "results", "contrasts"):
-        assert found[key] == summary[key]
-    assert [r["bend"]["down"] for r in found["results"]] == [False, True]
-
-
-def test_ppo_carries_its_curves_step_by_step(tmp_path: Path) -> None:
-    (found,) = only(downstream_data(gather([ppo_run(tmp_path / "ppo", steps=3)])))["ppo"]
-    assert found["curves"]["step"] == [1, 2, 3]
-    assert found["curves"]["reward"] == [0.1, 0.2, 0.3]
-    assert [name for name, _ in found["panels"]] == ["reward", "kl", "length", "entropy"]
-    assert found["trust"] == "Graded by marks. Right on 3 of 4 known pairs."
-    assert found["thinned"] is False
-
-
-def test_ppo_without_a_grader_claims_no_grades(tmp_path: Path) -> None:
-    (found,) = only(downstream_data(gather([ppo_run(tmp_path / "ppo", graded=False)])))["ppo"]
-    assert found["trust"] is None
-    assert "grade" not in found["held_out"]
 
 
 def test_steps_a_resumed_run_will_do_again_are_not_shown(tmp_path: Path) -> None:
@@ -70,38 +44,10 @@ def test_a_thinned_curve_keeps_its_mean_and_stays_short(values: list[float], mos
         assert mean == pytest.approx(sum(values) / len(values), abs=1e-6)
 
 
-def test_a_correlation_speaks_set_by_set(tmp_path: Path) -> None:
-    folder = correlation(tmp_path / "corr")
-    (found,) = only(downstream_data(gather([folder])))["correlation"]
-    assert [(said["set"], said["n"]) for said in found["said"]] == [
-        ("all models", 6),
-        ("without constructed models", 5),
-    ]
-    assert found["said"][0]["sentences"][0].startswith("With 6 models, mirror does not predict bon ")
-    assert found["name"] == "corr"
-    assert len(found["tables"][0]["rows"]) == 2  # one couple of columns, two measures
-
-
 def test_a_file_and_its_folder_are_the_same_result(tmp_path: Path) -> None:
     folder = correlation(tmp_path / "corr")
     by_file = downstream_data(gather([folder / "correlation.json"]))
     assert only(by_file) == only(downstream_data(gather([folder])))
-
-
-def test_a_study_says_its_verdicts_in_words(tmp_path: Path) -> None:
-    (found,) = only(study_data(gather([agreement(tmp_path / "people.json")])))
-    assert found["name"] == "people"
-    assert {gate["name"] for gate in found["gates"]} == {"preference", "parity", "personal", "agreement"}
-    assert found["basis"].startswith("24 judgments of 8 items by 3 annotators; 1 skipped")
-    assert EVIL in found["basis"]
-    assert found["drop"][0]["item"] == "i0"
-
-
-def test_an_audit_lists_what_was_measured_from_floors_to_ceiling(tmp_path: Path) -> None:
-    (found,) = only(audit_data(gather([audit(tmp_path / "audit")])))
-    assert found["rows"][0]["name"] == "floor: length"
-    assert found["rows"][-1]["value"] == 0.8
-    assert [table["title"] for table in found["tables"]][1] == "What to look at"
 
 
 def test_a_damaged_result_is_one_clear_line(tmp_path: Path) -> None:

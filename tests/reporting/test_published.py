@@ -11,8 +11,7 @@ import pytest
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.reporting.published import PublishedResult, read_published
-from prb.reporting.site import ReportConfig, report_tables
-from tests.reporting.sites import EVIL, data_of, make_run, rows, write_site
+from tests.reporting.sites import data_of, make_run, rows, write_site
 from tests.runs import Notes, settings
 
 Write = Callable[..., Path]
@@ -28,22 +27,6 @@ def write(folder: Path, text: str) -> str:
 @pytest.fixture
 def run(write_jsonl: Write, tmp_path: Path) -> Path:
     return make_run(write_jsonl(rows()), tmp_path / "run")
-
-
-def test_a_row_is_shown_beside_the_board_and_changes_nothing_in_it(run: Path, tmp_path: Path) -> None:
-    place = write(tmp_path, ROW + ROW.replace("71.5", "80").replace("theirs", EVIL))
-    plain = write_site([run], tmp_path / "plain").parent
-    site = write_site([run], tmp_path / "site", published=place).parent
-    board = data_of(site, "d0/board")
-    shown = board.pop("published")
-    assert [(row["model"], row["value"], row["source"]) for row in shown] == [
-        (EVIL, 0.8, "Their paper, Table 2"),
-        ("theirs", 0.715, "Their paper, Table 2"),
-    ]
-    assert board == data_of(plain, "d0/board")
-    changed = {str(f.relative_to(site)) for f in site.rglob("*") if f.is_file()}
-    changed = {name for name in changed if (site / name).read_bytes() != (plain / name).read_bytes()}
-    assert changed == {"data/d0/board.js"}
 
 
 def test_rows_about_other_datasets_are_not_shown_and_the_user_is_told(run: Path, tmp_path: Path) -> None:
@@ -79,26 +62,26 @@ def test_the_shipped_rows_have_sources_and_cover_the_three_benchmarks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("option", "text", "problem"),
     [
-        ("a: [", "is not YAML"),
-        ("dataset: set", "content: Input should be a valid list"),
-        (ROW.replace("source", "sourse"), "row 1: source: Field required"),
-        (ROW + ROW.replace("71.5", "0.715"), "row 2: value: Input should be greater than 1"),
-        (ROW.replace("71.5", "715"), "row 1: value: Input should be less than or equal to 100"),
-        (ROW.replace("source:", "interval: 3, source:"), "row 1: interval: Extra inputs are not permitted"),
+        ("models", "- {size: 8B}", "row 1: model"),
+        ("models", "- {model: a, link: 'javascript:alert(1)'}", "row 1: link"),
+        ("models", "- {model: a, wheels: 4}", "row 1: wheels"),
+        ("published", "a: [", "is not YAML"),
+        ("published", "dataset: set", "content: Input should be a valid list"),
+        ("published", ROW.replace("source", "sourse"), "row 1: source: Field required"),
+        ("published", ROW + ROW.replace("71.5", "0.715"), "row 2: value: Input should be greater than 1"),
+        ("published", ROW.replace("71.5", "715"), "row 1: value: Input should be less than or equal to 100"),
+        ("published", ROW.replace("source:", "interval: 3, source:"), "row 1: interval: Extra inputs are not"),
     ],
 )
-def test_a_wrong_file_is_refused_and_nothing_is_written(text: str, problem: str, run: Path, tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused_and_nothing_is_written(
+    option: str, text: str, problem: str, run: Path, tmp_path: Path
+) -> None:
     with pytest.raises(BadInput, match=problem) as error:
-        write_site([run], tmp_path / "site", published=write(tmp_path, text))
+        write_site([run], tmp_path / "site", **{option: write(tmp_path, text)})
     assert "\n" not in str(error.value)
     assert not (tmp_path / "site").exists()
-
-
-def test_tables_hold_results_of_runs_only(run: Path) -> None:
-    with pytest.raises(BadInput, match="--published is for the site"):
-        report_tables(ReportConfig(runs=(run,), format="markdown", published="default"))
 
 
 def test_recorded_scores_are_marked(write_jsonl: Write, tmp_path: Path) -> None:

@@ -112,6 +112,22 @@ def test_a_table_holds_value_intervals_and_both_ps() -> None:
     assert "| B | D | Spearman's ρ | 0.257 |" in markdown(first)
 
 
+def test_families_are_told_with_what_is_left_without_one() -> None:
+    left = {"low": 0.11, "high": 0.4, "highest_p": 0.7, "family": "axes on static", "value": 0.11, "p": 0.7}
+    made = result(part(cell(leave_one_out=left), cell(measure="kendall"), set="all families"), unit="family")
+    assert made.lines() == [
+        "With 6 families, B does not predict D significantly better than chance (Spearman's ρ 0.26, p = 0.66).",
+        "Without any one family, Spearman's ρ of B and D is 0.11 to 0.40, p at most 0.700; it changes most "
+        "without axes on static: 0.11 (p = 0.7).",
+        "A true ρ of 0.5 would be detected in 11 % of studies with 6 families; 31 families would be needed for 80 %.",
+    ]
+    (table,) = made.tables()
+    assert (table.title, table.columns[4], table.columns[-1]) == ("All families: 6", "over families", "without one")
+    assert [row[-1] for row in table.rows] == ["[0.11, 0.40], p ≤ 0.700", "–"]
+    undefined = {**left, "value": None}
+    assert "static: undefined (p = 0.7)" in result(part(cell(leave_one_out=undefined)), unit="family").lines()[1]
+
+
 def test_latex_escapes_names_that_would_be_commands() -> None:
     (table,) = result(part(cell(bench=r"50%_a&b\x{1}$", p_holm=0.0001))).tables()
     text = latex(table)

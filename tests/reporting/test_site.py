@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -23,9 +20,9 @@ from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.gather import gather, kind_of
 from prb.reporting.pages import bins
-from prb.reporting.site import ReportConfig, report, report_tables, script_json
+from prb.reporting.site import script_json
 from tests.conftest import make_row
-from tests.reporting.sites import CONDITIONS, EVIL, data_of, make_run, rows, write_site
+from tests.reporting.sites import EVIL, data_of, make_run, rows, write_site
 from tests.runs import by_length, names, settings
 
 Write = Callable[..., Path]
@@ -140,15 +137,6 @@ def test_the_tests_are_those_of_prb_compare(run: Path, site: Path) -> None:
             assert ours[key] == row[key], key
 
 
-def test_a_table_of_two_models_counts_every_pair_once(site: Path) -> None:
-    # knows is always right under profile; by length is right on the second half of each twin and not on the last row
-    (against_length,) = [t for t in data_of(site, "d0/tests")["profile"] if (t["a"], t["b"]) == (0, 2)]
-    assert against_length["table"] == [[3, 0, 4], [0, 0, 0], [0, 0, 0]]
-    # the judge ties wherever it answers, which is not on the two rows of the second twin
-    (against_judge,) = [t for t in data_of(site, "d0/tests")["profile"] if (t["a"], t["b"]) == (0, 1)]
-    assert (against_judge["table"], against_judge["dropped"]) == ([[0, 5, 0], [0, 0, 0], [0, 0, 0]], 2)
-
-
 def test_ranks_follow_the_corrected_tests(write_jsonl: Write, tmp_path: Path) -> None:
     data = write_jsonl([make_row(n) for n in range(12)])
     own = {
@@ -162,13 +150,6 @@ def test_ranks_follow_the_corrected_tests(write_jsonl: Write, tmp_path: Path) ->
     # 12 discordant pairs: mid-p 2 · ½¹² − ½¹² = ½¹²; Holm over the two that differ
     ps = [t["p_holm"] for t in data_of(site, "d0/tests")["none"]]
     assert ps == pytest.approx([1.0, 2 / 4096, 2 / 4096])
-
-
-def test_the_list_holds_a_letter_for_each_pair(site: Path) -> None:
-    found = data_of(site, "d0/list-profile")
-    assert found["credit"] == {"0": "1111111", "1": "hh--hhh", "2": "0101010", "3": "-------"}
-    assert found["margin"]["2"] == [-31, 31, -31, 31, -31, 31, -31]
-    assert found["margin"]["1"] == [0, 0, None, None, 0, 0, 0]
 
 
 def test_a_pair_holds_its_texts_and_what_each_model_saw_and_said(site: Path) -> None:
@@ -192,16 +173,6 @@ def test_under_shuffled_the_borrowed_posts_are_shown_with_their_owner(site: Path
         assert view["ids"]
         for post_id, n in zip(view["ids"], view["lent"], strict=True):
             assert (view["donor"], chunk["posts"][n][2]) == by_id[post_id]
-
-
-def test_chunks_are_small_and_their_pairs_in_order(write_jsonl: Write, tmp_path: Path) -> None:
-    data = write_jsonl([make_row(n) for n in range(230)])
-    evaluate(settings(data, tmp_path / "run", condition=("none",)), models={"mine": ScriptedScorer(by_length)})
-    site = write_site([tmp_path / "run"], tmp_path / "site").parent
-    chunks = [data_of(site, f"d0/pairs-{n}")["pairs"] for n in range(3)]
-    assert [len(c) for c in chunks] == [100, 100, 30]
-    questions = [pair["question"] for chunk in chunks for pair in chunk]
-    assert questions == [make_row(n)["question"] for n in range(230)]
 
 
 def test_without_texts_no_word_of_the_dataset_or_a_judge_is_there(run: Path, tmp_path: Path) -> None:
@@ -258,17 +229,6 @@ def test_stars_are_corrected_over_all_models_that_stand_together(write_jsonl: Wr
     assert [row["gain"]["p_holm"] for row in rows_] == [2 * row["gain"]["p"] for row in rows_]
 
 
-def test_a_model_page_holds_people_failures_cost_and_history(site: Path) -> None:
-    judge = data_of(site, "d0/model-1")["conditions"]["profile"]
-    assert judge["people"] == [0.5, 0.5, None, None, 0.5, 0.5, 0.5]
-    (reason,) = judge["reasons"]
-    assert (reason["reason"], reason["n"], reason["pairs"]) == ("no verdict found", 2, [2, 3])
-    # five rows in two orders; mirror twins share their prompts only under none
-    assert (judge["cost"]["tokens"], judge["cost"]["money"]) == (100, 2.5)
-    assert [b["label"] for b in judge["by_history"]] == ["2"]
-    assert data_of(site, "d0/people") == {"names": [r["user"] for r in rows()], "pairs": [1] * 7}
-
-
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60))
 def test_bins_hold_every_value_once_in_order(values: list[int]) -> None:
     labels, order = bins(values)
@@ -278,15 +238,6 @@ def test_bins_hold_every_value_once_in_order(values: list[int]) -> None:
     assert all(spans[name][0] <= value <= spans[name][-1] for name, value in zip(labels, values, strict=True))
     edges = [edge for name in order for edge in spans[name]]
     assert edges == sorted(edges)
-
-
-def test_ratings_have_a_table_and_no_pages_of_pairs(write_jsonl: Write, tmp_path: Path) -> None:
-    items = [{"user": "u", "question": f"{n}?", "profile": [], "answer": "a" * n, "rating": n / 10} for n in (1, 2, 5)]
-    config = settings(write_jsonl(items), tmp_path / "run", task="ratings", condition=("none",))
-    evaluate(config, models={"mine": ScriptedScorer(by_length)})
-    site = write_site([tmp_path / "run"], tmp_path / "site").parent
-    assert "alignment" in (site / "index.html").read_text("utf-8")
-    assert names(site) == ["assets", "data", "index.html", "table.csv", "table.md"]
 
 
 def test_what_is_unfinished_or_unknown_is_refused_and_nothing_is_written(run: Path, tmp_path: Path) -> None:
@@ -342,37 +293,6 @@ def test_only_a_report_is_ever_overwritten(run: Path, tmp_path: Path) -> None:
     assert write_site([run], empty).exists()
 
 
-def test_reports_into_one_folder_at_the_same_time_do_not_break_each_other(run: Path, tmp_path: Path) -> None:
-    code = "from pathlib import Path; from sys import argv; from prb.reporting.site import ReportConfig, report; "
-    code += "report(ReportConfig(runs=(Path(argv[1]),), out=Path(argv[2])))"
-    command = [sys.executable, "-c", code, str(run), str(tmp_path / "site")]
-    writers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
-    assert [(writer.communicate()[1], writer.returncode) for writer in writers] == [(b"", 0)] * 2
-    alone = write_site([run], tmp_path / "alone").parent
-    files = sorted(path.relative_to(alone) for path in alone.rglob("*") if path.is_file())
-    assert files == sorted(
-        path.relative_to(tmp_path / "site") for path in (tmp_path / "site").rglob("*") if path.is_file()
-    )
-    assert all((alone / name).read_bytes() == (tmp_path / "site" / name).read_bytes() for name in files)
-    assert [name for name in names(tmp_path) if name.startswith(".") and "cache" not in name] == []
-
-
-def test_a_symbolic_link_to_a_report_is_followed(run: Path, site: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(site)
-    (site / "index.html").write_text("old")
-    assert write_site([run], tmp_path / "link") == tmp_path / "link" / "index.html"
-    assert (tmp_path / "link").is_symlink()
-    assert (site / "index.html").read_text("utf-8") != "old"
-
-
-def test_python_and_the_command_line_do_the_same(run: Path, tmp_path: Path) -> None:
-    assert report(ReportConfig(runs=run)) == run / "report" / "index.html"
-    assert report(ReportConfig(runs=[run], out=tmp_path / "site", texts=False)) == tmp_path / "site" / "index.html"
-    assert report_tables(ReportConfig(runs=run, format="csv")).startswith("run,dataset,split,model,condition")
-    with pytest.raises(BadInput, match="at least one run"):
-        report(ReportConfig(runs=()))
-
-
 def test_a_site_that_fails_leaves_the_old_one_as_it_was(
     run: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,15 +320,6 @@ def test_kinds_are_recognized_by_what_is_inside(run: Path, tmp_path: Path) -> No
         assert kind_of(folder) == kind
     shutil.copytree(run, tmp_path / "copy")
     assert len(gather([run, run, tmp_path / "copy"]).groups[0].entries) == 8
-
-
-def test_columns_agree_with_the_outcomes(run: Path) -> None:
-    (group,) = gather([run]).groups
-    for line in map(orjson.loads, (run / "outcomes.jsonl").read_bytes().splitlines()):
-        at = group.pairs.index(line["pair"])
-        credit = group.columns[line["model"], line["condition"]].credit[at]
-        assert np.isnan(credit) if line["credit"] is None else credit == line["credit"]
-    assert group.conditions == CONDITIONS
 
 
 def test_a_link_in_a_run_folder_is_not_followed_when_writing(run: Path, tmp_path: Path) -> None:

@@ -246,11 +246,6 @@ def test_each_bad_submission_is_refused_alone_with_one_line(board: Callable[...,
         board(strict=True)
 
 
-def test_a_digest_of_any_kind_is_not_looked_at(board: Callable[..., Leaderboard], tmp_path: Path) -> None:
-    forge(tmp_path / "runs" / "alice", "config.json", lambda content: {**content, "digests": "x", "digest": 1})
-    assert board().accepted == ("alice",)
-
-
 def test_a_submission_describes_its_own_models_only(board: Callable[..., Leaderboard], tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "runs" / "alice", tmp_path / "runs" / "mallory")
     rows = "- {model: long, size: 1B, link: 'https://mallory.example'}\n- {model: judge, size: 2B}\n"
@@ -260,15 +255,6 @@ def test_a_submission_describes_its_own_models_only(board: Callable[..., Leaderb
     models = data_of(tmp_path / "site", "site")["datasets"][0]["models"]
     sizes = {model["name"]: model.get("card", {}).get("size") for model in models}
     assert sizes == {"long (alice)": None, "judge (alice)": "3B", "long (mallory)": "1B", "judge (mallory)": "3B"}
-
-
-def test_no_card_of_the_publishers_machine_is_published(board: Callable[..., Leaderboard], tmp_path: Path) -> None:
-    (tmp_path / "card.json").write_bytes(orjson.dumps({"method": "my unpublished idea", "data": {"name": "x"}}))
-    models = [f"long:=personal?path={tmp_path}", "judge"]
-    change = lambda content: {**content, "evaluate": {**content["evaluate"], "model": models}}  # noqa: E731
-    forge(tmp_path / "runs" / "alice", "config.json", change)
-    assert board().accepted == ("alice",)
-    assert all("unpublished" not in path.read_text("utf-8") for path in (tmp_path / "site" / "data").rglob("*.js"))
 
 
 def test_a_model_that_fails_on_the_hard_rows_is_refused(made: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from random import Random
 
 import numpy as np
 import pytest
@@ -14,10 +13,8 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import brier_score_loss
 
 from prb.stats.bias import (
-    BINS,
     FOLDS,
     MARGIN_BINS,
     Giveaway,
@@ -40,11 +37,9 @@ from prb.stats.bias import (
 from prb.stats.estimate import Floats, Ints, share
 from prb.stats.paired import Difference
 from prb.types import Estimate
-from tests.stats.strategies import NAN, columns, credit, credit_or_failure, few, floats, ints, orders, usual
+from tests.stats.strategies import NAN, columns, credit, few, floats, ints, usual
 
-lengths = st.sampled_from((50.0, 80.0, 100.0, 130.0, 200.0, 400.0))
 ratios = st.sampled_from((-1.5, -0.7, -0.2, 0.0, 0.3, 0.7, 1.1))
-choices = st.sampled_from(("first", "second", "tie", None))
 RIDGE = 100.0
 """scikit-learn's inverse of the penalty."""
 
@@ -74,12 +69,8 @@ def test_a_regression_cannot_be_fitted_without_contrast() -> None:
     assert logistic(floats(1, 1, 1), floats(1, 0, 1)) == nothing
     assert logistic(floats(1, 2, 3), floats(1, 1, 1)) == nothing
     assert logistic(floats(1, 2, 3), floats(0.5, 0.5, 0.5)) == nothing
-
-
-def test_one_length_ratio_repeated_is_no_contrast_even_when_its_deviation_rounds_above_zero() -> None:
-    ratio = np.full(27, math.log(2))
-    assert ratio.std() > 0
-    assert logistic(ratio, np.arange(27) % 2.0) == (None, None)
+    # one ratio repeated, whose deviation rounds above zero
+    assert logistic(np.full(27, math.log(2)), np.arange(27) % 2.0) == nothing
 
 
 def test_separable_data_stay_finite() -> None:
@@ -99,29 +90,6 @@ def test_the_regression_agrees_with_scikit_learn(table: tuple[Floats, Floats, In
     assert logistic(ratio, won) == pytest.approx((expit(model.intercept_[0]), model.coef_[0, 0]), abs=1e-5)
 
 
-@few
-@given(columns(ratios, credit, min_rows=3), st.sampled_from((0.1, 3.0)))
-def test_the_regression_mirrors_with_the_answers_and_has_no_unit(
-    table: tuple[Floats, Floats, Ints], unit: float
-) -> None:
-    ratio, won, _ = table
-    assume(len(set(ratio)) > 1 and len(set(won)) > 1)
-    equal, slope = logistic(ratio, won)
-    assert 0 <= equal <= 1
-    assert logistic(-ratio, 1 - won) == pytest.approx((1 - equal, slope), abs=2e-3)
-    assert logistic(-ratio, won) == pytest.approx((equal, -slope), abs=2e-3)
-    assert logistic(unit * ratio, won) == pytest.approx((equal, slope), abs=2e-3)
-
-
-@few
-@given(columns(ratios, credit, min_rows=3))
-def test_two_ties_weigh_as_much_as_a_win_and_a_loss(table: tuple[Floats, Floats, Ints]) -> None:
-    ratio, won, _ = table
-    assume(len(set(ratio)) > 1 and len(set(won)) > 1)
-    tied = logistic(np.append(ratio, [ratio[0]] * 2), np.append(won, [0.5, 0.5]))
-    assert tied == pytest.approx(logistic(np.append(ratio, [ratio[0]] * 2), np.append(won, [1, 0])), abs=2e-3)
-
-
 def test_length_bias_by_hand() -> None:
     won = floats(1, 1, 0, 0, 1, NAN)
     chosen, rejected = floats(200, 300, 100, 100, 100, 900), floats(100, 100, 200, 300, 100, 1)
@@ -133,65 +101,9 @@ def test_length_bias_by_hand() -> None:
     assert found["accuracy_at_equal_length"] > 0.5
 
 
-def test_a_model_that_ignores_length_has_no_slope() -> None:
-    # each of four length pairs once won, once lost: the fit is σ(0) everywhere
-    chosen, rejected = np.repeat(floats(100, 200, 300, 50), 2), np.repeat(floats(200, 100, 100, 300), 2)
-    found = length_bias(np.tile([1.0, 0.0], 4), np.arange(8), chosen, rejected)
-    assert (found["accuracy_at_equal_length"], found["slope"]) == pytest.approx((0.5, 0.0), abs=1e-6)
-
-
 @pytest.mark.parametrize("rows", [0, 3])
 def test_nothing_answered_shows_no_length_bias(rows: int) -> None:
     assert length_bias(np.full(rows, NAN), np.arange(rows), np.full(rows, 9.0), np.full(rows, 3.0)) is None
-
-
-def test_answers_of_equal_length_show_only_empty_halves() -> None:
-    found = length_bias(floats(1, 0), ints(0, 1), floats(7, 9), floats(7, 9))
-    assert (found["chosen_longer"]["n"], found["chosen_shorter"]["n"]) == (0, 0)
-    assert (found["accuracy_at_equal_length"], found["slope"]) == (None, None)
-
-
-@few
-@given(columns(credit_or_failure, lengths, lengths), st.data())
-def test_length_bias_agrees_with_loops_and_ignores_the_order_of_rows(
-    table: tuple[Floats, Floats, Floats, Ints], data: st.DataObject
-) -> None:
-    won, chosen, rejected, clusters = table
-    found = length_bias(won, clusters, chosen, rejected)
-    kept = [i for i in range(len(won)) if not np.isnan(won[i])]
-    if not kept:
-        assert found is None
-        return
-    longer, shorter = ([i for i in kept if sign * (chosen[i] - rejected[i]) > 0] for sign in (1, -1))
-    assert found["chosen_longer"] == share(won[longer], clusters[longer]).as_dict()
-    assert found["chosen_shorter"] == share(won[shorter], clusters[shorter]).as_dict()
-    ratio = [math.log(chosen[i] / rejected[i]) for i in kept]
-    if len(set(ratio)) > 1 and len({won[i] for i in kept}) > 1:
-        assert (found["accuracy_at_equal_length"], found["slope"]) == logistic(
-            np.array(ratio), np.array([won[i] for i in kept])
-        )
-    else:
-        assert (found["accuracy_at_equal_length"], found["slope"]) == (None, None)
-    order = data.draw(orders(len(won)))
-    again = length_bias(won[order], clusters[order], chosen[order], rejected[order])
-    assert again["chosen_longer"]["value"] == found["chosen_longer"]["value"]
-    assert again["slope"] == (None if found["slope"] is None else pytest.approx(found["slope"], abs=2e-3))
-
-
-@few
-@given(columns(credit, lengths, lengths), st.sampled_from((0.01, 4.0)))
-def test_length_bias_mirrors_with_the_answers_and_has_no_unit(
-    table: tuple[Floats, Floats, Floats, Ints], unit: float
-) -> None:
-    won, chosen, rejected, clusters = table
-    found, turned = length_bias(won, clusters, chosen, rejected), length_bias(1 - won, clusters, rejected, chosen)
-    # a win of the longer answer is a win of the longer answer, whichever is called chosen
-    longer, shorter = found["chosen_longer"]["value"], turned["chosen_shorter"]["value"]
-    assert shorter == (None if longer is None else pytest.approx(1 - longer))
-    assert turned["slope"] == (None if found["slope"] is None else pytest.approx(found["slope"], abs=2e-3))
-    scaled = length_bias(won, clusters, unit * chosen, unit * rejected)
-    assert scaled["chosen_longer"] == found["chosen_longer"]
-    assert scaled["slope"] == (None if found["slope"] is None else pytest.approx(found["slope"], abs=2e-3))
 
 
 def test_position_bias_by_hand() -> None:
@@ -212,108 +124,9 @@ def test_position_bias_by_hand() -> None:
     assert position_bias([]) is position_bias([(None, None), ("tie", None)]) is None
 
 
-@usual
-@given(st.lists(st.tuples(choices, choices), max_size=20), st.randoms(use_true_random=False))
-def test_position_bias_of_both_orders_agrees_with_a_loop_in_any_order(
-    verdicts: list[tuple[str | None, str | None]], random: Random
-) -> None:
-    n = same = first = decided = 0
-    for a, b in verdicts:
-        if a is None or b is None:
-            continue
-        n += 1
-        winner_of_a = {"first": "chosen", "second": "rejected", "tie": "nobody"}[a]
-        winner_of_b = {"first": "rejected", "second": "chosen", "tie": "nobody"}[b]
-        same += winner_of_a == winner_of_b
-        for choice in (a, b):
-            first += choice == "first"
-            decided += choice != "tie"
-    assume(n)
-    shuffled = list(verdicts)
-    random.shuffle(shuffled)
-    expected = {"n": n, "consistency": same / n, "first_share": first / decided if decided else None}
-    assert position_bias(verdicts) == position_bias(shuffled) == expected
-
-
-@usual
-@given(st.lists(st.tuples(choices, choices), max_size=20))
-def test_position_bias_mirrors_when_first_and_second_are_renamed(verdicts: list[tuple[str | None, str | None]]) -> None:
-    turn = {"first": "second", "second": "first", "tie": "tie", None: None}
-    found, turned = position_bias(verdicts), position_bias([(turn[a], turn[b]) for a, b in verdicts])
-    if found is None:
-        assert turned is None
-    else:
-        assert (turned["n"], turned["consistency"]) == (found["n"], found["consistency"])
-        share_first = found["first_share"]
-        assert turned["first_share"] == (None if share_first is None else pytest.approx(1 - share_first))
-        assert found["consistency"] is None or 0 <= found["consistency"] <= 1
-
-
-@usual
-@given(st.lists(st.sampled_from(("first", "second")), min_size=1, max_size=20))
-def test_a_consistent_judge_says_first_exactly_half_of_the_time(answers: list[str]) -> None:
-    turn = {"first": "second", "second": "first"}
-    found = position_bias([(a, turn[a]) for a in answers])
-    assert (found["consistency"], found["first_share"]) == (1.0, 0.5)
-    stuck = position_bias([(a, a) for a in answers])
-    assert stuck["consistency"] == 0.0
-
-
 margins = st.sampled_from((-3.0, -1.2, -0.4, 0.0, 0.1, 0.5, 1.0, 2.0, 4.0))
 sizes = st.sampled_from((0.0, 0.1, 0.4, 0.5, 1.0, 1.2, 2.0, 3.0, 4.0))
 verdicts = st.sampled_from((0.0, 0.5, 1.0))
-
-
-def log_loss(temperature: float, margin: Floats, credit: Floats) -> float:
-    total = 0.0
-    for m, c in zip(margin.tolist(), credit.tolist(), strict=True):
-        total += c * math.log1p(math.exp(-m / temperature))
-        total += (1 - c) * (m / temperature + math.log1p(math.exp(-m / temperature)))
-    return total / len(margin)
-
-
-def temperature_by_grid(margin: Floats, credit: Floats) -> float:
-    """Try a thousand temperatures on a log scale around the mean margin, then a thousand around the best."""
-    known = [m for m in margin.tolist() if m > 0]
-    scale = sum(known) / len(known) if known else 1.0
-    low, high = -6.0, 6.0
-    for _ in range(4):
-        tried = np.linspace(low, high, 81)
-        best = min(tried, key=lambda t: log_loss(scale * math.exp(t), margin, credit))
-        width = (high - low) / 40
-        low, high = max(-6.0, best - width), min(6.0, best + width)
-    return scale * math.exp(best)
-
-
-def calibration_by_loops(margin: Floats, credit: Floats, clusters: Ints) -> tuple[list[float], list[float]]:
-    """Confidence of each answered row from a temperature fitted without its fold, and the credits beside it."""
-    rows = [i for i in range(len(margin)) if not (np.isnan(margin[i]) or np.isnan(credit[i]))]
-    present = sorted({int(clusters[i]) for i in rows})
-    confidences = []
-    for i in rows:
-        fold = present.index(int(clusters[i])) % FOLDS
-        others = [j for j in rows if present.index(int(clusters[j])) % FOLDS != fold]
-        t = temperature_by_grid(np.abs(margin[others]), credit[others])
-        confidences.append(1 / (1 + math.exp(-abs(margin[i]) / t)))
-    return confidences, [float(credit[i]) for i in rows]
-
-
-def ece_by_loops(confidences: list[float], credits_: list[float]) -> float:
-    gap = 0.0
-    for k in range(BINS):
-        low, high = 0.5 + k / (2 * BINS), 0.5 + (k + 1) / (2 * BINS)
-        inside = [i for i, c in enumerate(confidences) if low <= c < high or (k == BINS - 1 and c >= high)]
-        if inside:
-            gap += abs(sum(confidences[i] for i in inside) - sum(credits_[i] for i in inside))
-    return gap / len(confidences)
-
-
-def crowd(seed: int, *, users: int = 60, rows: int = 4, temperature: float = 2.0) -> tuple[Floats, Floats, Ints]:
-    """Margins whose σ(|m| / temperature) is by construction the chance of being right."""
-    rng = np.random.default_rng(seed)
-    size = rng.exponential(2.0, users * rows)
-    right = rng.random(users * rows) < expit(size / temperature)
-    return np.where(right, size, -size), right.astype(np.float64), np.repeat(np.arange(users), rows)
 
 
 # the temperature
@@ -331,44 +144,18 @@ def test_the_temperature_of_two_margins_solves_its_first_order_condition() -> No
     assert fit_temperature(margin, won) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_temperature_agrees_with_a_regression_without_intercept() -> None:
-    margin, won, _ = crowd(3)
-    size = np.abs(margin)
-    model = LogisticRegression(C=1e9, fit_intercept=False, tol=1e-10).fit(size.reshape(-1, 1), won.astype(int))
-    assert fit_temperature(size, won) == pytest.approx(1 / model.coef_[0, 0], rel=1e-3)
-    assert fit_temperature(size, won) == pytest.approx(2.0, rel=0.35)
-
-
 def test_a_model_that_is_always_right_gets_the_coldest_temperature_allowed_and_one_always_wrong_the_hottest() -> None:
     # bounds e^∓6 around the mean margin 2
     assert fit_temperature(floats(1, 3), floats(1, 1)) == pytest.approx(2 * math.exp(-6), rel=0.01)
     assert fit_temperature(floats(1, 3), floats(0, 0)) == pytest.approx(2 * math.exp(6), rel=0.01)
 
 
-def test_margins_that_are_all_zero_still_give_a_finite_temperature() -> None:
-    assert math.exp(-6) <= fit_temperature(np.zeros(3), np.full(3, 0.5)) <= math.exp(6)
-
-
 @usual
-@given(columns(sizes, verdicts))
-def test_no_temperature_on_a_grid_fits_better(table: tuple[Floats, Floats, Ints]) -> None:
+@given(columns(sizes, verdicts), st.sampled_from((1e-6, 0.1, 30.0, 1e6)))
+def test_the_temperature_has_the_unit_of_the_margins(table: tuple[Floats, Floats, Ints], unit: float) -> None:
     margin, won, _ = table
-    found, slow = fit_temperature(margin, won), temperature_by_grid(margin, won)
-    assert log_loss(found, margin, won) == pytest.approx(log_loss(slow, margin, won), abs=1e-5)
-
-
-@usual
-@given(columns(sizes, verdicts), st.sampled_from((1e-6, 0.1, 30.0, 1e6)), st.data())
-def test_the_temperature_has_the_unit_of_the_margins(
-    table: tuple[Floats, Floats, Ints], unit: float, data: st.DataObject
-) -> None:
-    margin, won, _ = table
-    order = data.draw(orders(len(margin)))
-    if margin.any():
-        scaled = fit_temperature(unit * margin[order], won[order]) / unit
-        assert log_loss(scaled, margin, won) == pytest.approx(
-            log_loss(fit_temperature(margin, won), margin, won), abs=1e-7
-        )
+    assume(margin.any() and not np.isin(won, (0.0, 1.0)).all())
+    assert fit_temperature(unit * margin, won) == pytest.approx(unit * fit_temperature(margin, won), rel=1e-3)
 
 
 # the whole
@@ -400,18 +187,6 @@ def test_nobody_calibrates_themselves() -> None:
     assert found["brier"] == pytest.approx((12 * 49 / 256 + 4 * 81 / 256 + 4 * 9 / 16) / 20, abs=1e-4)
 
 
-def test_a_model_that_is_always_right_is_sure_and_correct() -> None:
-    found = calibration(np.ones(10), np.ones(10), np.arange(10))
-    assert (found["brier"], found["ece"]) == pytest.approx((0.0, 0.0), abs=1e-6)
-    assert [point["n"] for point in found["curve"]] == [10]
-
-
-def test_a_model_that_is_always_wrong_is_told_to_be_unsure() -> None:
-    # the hottest temperature leaves confidence just above ½: Brier ¼, gap ½
-    found = calibration(-np.ones(10), np.zeros(10), np.arange(10))
-    assert (found["brier"], found["ece"]) == pytest.approx((0.25, 0.5), abs=2e-3)
-
-
 def test_where_there_is_nothing_to_fit_there_is_no_calibration() -> None:
     few_users = FOLDS - 1
     assert calibration(floats(), floats(), np.arange(0)) is None
@@ -420,56 +195,6 @@ def test_where_there_is_nothing_to_fit_there_is_no_calibration() -> None:
     assert calibration(np.zeros(8), np.full(8, 0.5), np.arange(8)) is None
     alone = np.append(np.ones(FOLDS - 1), [NAN] * 3)
     assert calibration(alone, alone, np.arange(len(alone))) is None
-
-
-def test_the_scores_agree_with_scikit_learn_and_with_loops_on_a_crowd() -> None:
-    margin, won, clusters = crowd(5, users=15, rows=3)
-    confidences, credits_ = calibration_by_loops(margin, won, clusters)
-    found = calibration(margin, won, clusters)
-    assert found["brier"] == pytest.approx(brier_score_loss(np.array(credits_, dtype=int), confidences), abs=1e-4)
-    assert found["ece"] == pytest.approx(ece_by_loops(confidences, credits_), abs=1e-3)
-
-
-def test_margins_that_mean_what_they_say_are_found_well_calibrated() -> None:
-    found = calibration(*crowd(9, users=2000, temperature=3.0))
-    assert found["temperature"] == pytest.approx(3.0, rel=0.06)
-    # ten bins of about 800 rows: the mean gap from noise alone is near √(¼/800)·0.8 = 0.014
-    assert found["ece"] < 0.03
-    squeezed = crowd(9, users=2000, temperature=3.0)
-    assert calibration(squeezed[0] ** 5, *squeezed[1:])["ece"] > found["ece"]
-
-
-@few
-@given(columns(margins, verdicts, min_rows=6, max_rows=16, groups=9))
-def test_calibration_agrees_with_the_long_way(table: tuple[Floats, Floats, Ints]) -> None:
-    margin, won, clusters = table
-    found = calibration(margin, won, clusters)
-    if len(set(clusters.tolist())) < FOLDS or not margin.any():
-        assert found is None
-        return
-    confidences, credits_ = calibration_by_loops(margin, won, clusters)
-    slow = sum((c - w) ** 2 for c, w in zip(confidences, credits_, strict=True)) / len(credits_)
-    assert found["brier"] == pytest.approx(slow, abs=5e-3)
-
-
-@usual
-@given(columns(margins, verdicts, min_rows=8, max_rows=30))
-def test_the_curve_holds_every_row_and_the_error_follows_from_it(table: tuple[Floats, Floats, Ints]) -> None:
-    margin, won, clusters = table
-    found = calibration(margin, won, clusters)
-    if found is None:
-        assert len(set(clusters.tolist())) < FOLDS or not margin.any()
-        return
-    curve = found["curve"]
-    assert sum(point["n"] for point in curve) == found["n"] == len(margin)
-    assert sum(p["n"] * p["accuracy"] for p in curve) == pytest.approx(won.sum())
-    assert all(0.5 <= p["confidence"] <= 1 and 0 <= p["accuracy"] <= 1 for p in curve)
-    assert [p["confidence"] for p in curve] == sorted(p["confidence"] for p in curve)
-    gap = sum(p["n"] * abs(p["confidence"] - p["accuracy"]) for p in curve) / len(margin)
-    assert found["ece"] == pytest.approx(gap)
-    assert 0 <= found["ece"] <= 1
-    assert 0 <= found["brier"] <= 1
-    assert found["temperature"] > 0
 
 
 @usual
@@ -481,26 +206,6 @@ def test_failed_rows_change_nothing(table: tuple[Floats, Floats, Ints], failed: 
     found = calibration(margin, won, clusters)
     assert calibration(np.append(margin, extra), np.append(won, lost), np.append(clusters, codes)) == found
     assert calibration(np.append(margin, lost), np.append(won, lost), np.append(clusters, codes)) == found
-
-
-@few
-@given(columns(margins, verdicts, min_rows=8), st.data())
-def test_units_signs_order_and_codes_in_the_same_order_do_not_matter(
-    table: tuple[Floats, Floats, Ints], data: st.DataObject
-) -> None:
-    margin, won, clusters = table
-    found, order = calibration(margin, won, clusters), data.draw(orders(len(margin)))
-    for again in (
-        calibration(8 * margin, won, clusters),
-        calibration(-margin, won, clusters),
-        calibration(margin[order], won[order], clusters[order]),
-        calibration(margin, won, 10 * clusters + 5),
-    ):
-        if found is None:
-            assert again is None
-        else:
-            assert again["brier"] == pytest.approx(found["brier"], abs=5e-3)
-            assert again["n"] == found["n"]
 
 
 def test_accuracy_at_equal_length_by_hand() -> None:
@@ -580,7 +285,8 @@ def test_every_margin_is_in_one_bin_and_bins_do_not_overlap(values: list[float])
         assert sum(counted["counts"]) + counted["zeros"] == len(values)
 
 
-# --- test_blind.py ---
+# what can be learned without the user
+
 Answers = list[tuple[frozenset[str], frozenset[str]]]
 WORDS = st.frozensets(st.sampled_from("abcd"), max_size=4)
 
@@ -606,15 +312,6 @@ def test_mirror_twins_in_one_cluster_stand_at_exactly_half() -> None:
     margins = blind_margins(chosen, rejected, [str(n % 30) for n in range(60)])
     assert margins is not None
     assert np.mean(credits_of(margins)) == 0.5
-
-
-def test_twins_split_over_folds_would_push_it_below_chance() -> None:
-    rng = np.random.default_rng(2)
-    a, b = rng.normal(size=(40, 60)), rng.normal(size=(40, 60))
-    chosen, rejected = np.concatenate([a, b]), np.concatenate([b, a])
-    margins = blind_margins(chosen, rejected, [str(n) for n in range(80)], strength=10.0)
-    assert margins is not None
-    assert np.mean(credits_of(margins)) < 0.4
 
 
 def test_weights_agree_with_a_slow_gradient_descent() -> None:
@@ -700,20 +397,6 @@ def test_swapping_the_sides_changes_nothing_but_the_side(answers: Answers) -> No
     }
 
 
-def test_words_that_mean_nothing_are_found_no_more_often_than_chance_allows() -> None:
-    rng = np.random.default_rng(7)
-    wrong = 0
-    for _ in range(100):
-        sides = rng.integers(0, 2, (60, 20))
-        answers = [
-            (frozenset(map(str, np.flatnonzero(row))), frozenset(map(str, np.flatnonzero(1 - row)))) for row in sides
-        ]
-        found, tested = giveaways(answers, [str(n) for n in range(60)])
-        assert tested == 20
-        wrong += found[0].p < 0.05
-    assert wrong <= 12
-
-
 def test_a_fitted_learner_has_a_wider_interval_by_hand() -> None:
     # five folds: 1 + 5/4 = 9/4 times the variance, so 3/2 times the width
     found = widened(Estimate(value=0.6, low=0.5, high=0.66, n=80), 5)
@@ -730,25 +413,3 @@ def test_the_room_above_a_learner_is_as_uncertain_as_the_learner() -> None:
     assert found.low == pytest.approx(0.2 - (0.01 + 1.25 * 0.0036) ** 0.5)
     assert found.high == pytest.approx(0.2 + (0.01 + 1.25 * 0.01) ** 0.5)
     assert (found.value, found.p, found.test) == (0.2, None, "none")
-
-
-@usual
-@given(st.floats(0, 1), st.floats(0, 0.3), st.floats(0, 0.3), st.integers(2, 20))
-def test_a_widened_interval_holds_the_narrow_one(value: float, below: float, above: float, folds: int) -> None:
-    narrow = Estimate(value=value, low=max(0.0, value - below), high=min(1.0, value + above), n=9)
-    wide = widened(narrow, folds)
-    assert 0 <= wide.low <= narrow.low + 1e-12
-    assert narrow.high - 1e-12 <= wide.high <= 1
-
-
-def test_on_pure_noise_the_learner_is_held_to_be_at_one_half() -> None:
-    rng, held, narrow = np.random.default_rng(1), 0, 0
-    for trial in range(40):
-        features = rng.normal(size=(60, 40)) + np.outer(rng.normal(size=60), np.ones(40))
-        margins = blind_margins(features, np.zeros((60, 40)), [str(n) for n in range(60)], strength=1e-3, seed=trial)
-        estimate = share(np.array(credits_of(margins)), np.arange(60))
-        wide = widened(estimate, 5)
-        held += wide.low <= 0.5 <= wide.high
-        narrow += estimate.low <= 0.5 <= estimate.high
-    assert held >= 36  # 95 % of 40 is 38, with a standard error of 1.4
-    assert narrow < held

@@ -68,12 +68,6 @@ def test_twins_are_found_once_each_and_only_where_both_answered() -> None:
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("twins", [(), (-1, -1)])
-def test_without_mirror_rows_there_are_no_twins(twins: tuple[int, ...]) -> None:
-    n = len(twins)
-    assert len(Twins.find(ints(*twins), np.arange(n), np.ones(n, dtype=bool))) == 0
-
-
 @usual
 @given(rows())
 def test_twins_agree_with_a_double_loop(table: Rows) -> None:
@@ -93,37 +87,6 @@ def test_mirror_accuracy_by_hand() -> None:
     assert (found.low, found.high) == pytest.approx(share_by_steps([1.0, 0.0, 0.0, 0.0], [0, 0, 1, 2]), abs=1e-6)
 
 
-def test_no_twins_have_no_mirror_accuracy() -> None:
-    none = Twins(ints(), ints(), ints())
-    found = mirror_accuracy(floats(1, 0), none)
-    assert (found.value, found.low, found.high, found.n) == (None, None, None, 0)
-
-
-@usual
-@given(rows())
-def test_mirror_accuracy_agrees_with_a_loop_and_never_exceeds_accuracy(table: Rows) -> None:
-    twins, clusters, answered, margin = table
-    credit, pairs = credits_of(margin), Twins.find(*table[:3])
-    found = mirror_accuracy(credit, pairs)
-    couples = [tuple(c) for c in found_by_loops(twins, answered)]
-    right = sum(margin[a] > 0 and margin[b] > 0 for a, b in couples)
-    assert found.n == len(couples)
-    assert found.value == (right / len(couples) if couples else None)
-    if couples:
-        halves = np.concatenate([pairs.first, pairs.second])
-        assert found.value <= share(credit[halves], clusters[halves]).value
-        assert 0 <= found.low <= found.value <= found.high <= 1
-
-
-def test_a_coin_is_right_on_both_twins_a_quarter_of_the_time() -> None:
-    rng = np.random.default_rng(1)
-    n = 20_000
-    twins = Twins(np.arange(0, 2 * n, 2), np.arange(1, 2 * n, 2), np.arange(n))
-    # standard error √(3/16/20,000) = 0.003
-    value = mirror_accuracy(rng.integers(0, 2, 2 * n) * 1.0, twins).value
-    assert value == pytest.approx(0.25, abs=0.012)
-
-
 def test_person_effect_by_hand() -> None:
     margin = floats(3, -1, 1, -2, 0.5, -0.5, 4, 4)
     # sums 2 > 0, −1 < 0, 0, 8 > 0: (1 + 0 + ½ + 1)/4; cluster sums of ±½: ½ − ½ = 0, 0, ½: one moved cluster, p = 1
@@ -136,16 +99,6 @@ def test_person_effect_by_hand() -> None:
 
 def test_no_twins_have_no_person_effect() -> None:
     assert person_effect(floats(1, 0), Twins(ints(), ints(), ints())) is None
-
-
-def test_person_effect_takes_its_seed_when_clusters_are_many() -> None:
-    n = 60
-    twins = Twins(np.arange(0, 2 * n, 2), np.arange(1, 2 * n, 2), np.arange(n))
-    margin = np.random.default_rng(4).normal(0.1, 1, 2 * n)
-    assert person_effect(margin, twins, seed=1) == person_effect(margin, twins, seed=1)
-    won = int((margin[::2] + margin[1::2] > 0).sum())
-    # without ties and with single clusters it is the two-sided sign test
-    assert person_effect(margin, twins, seed=1).p == pytest.approx(stats.binomtest(won, n).pvalue, abs=0.007)
 
 
 @usual
@@ -175,17 +128,6 @@ def test_person_effect_agrees_with_a_loop_and_a_permutation_test(table: Rows) ->
 
 
 @usual
-@given(rows())
-def test_turning_all_margins_mirrors_the_person_effect(table: Rows) -> None:
-    margin, twins = table[3], Twins.find(*table[:3])
-    found, turned = person_effect(margin, twins), person_effect(-margin, twins)
-    if len(twins):
-        assert turned.p == found.p
-        assert turned.value == pytest.approx(1 - found.value)
-        assert (turned.low, turned.high) == pytest.approx((1 - found.high, 1 - found.low), abs=1e-9)
-
-
-@usual
 @given(rows(), st.floats(-100, 100).map(lambda m: round(m, 3)))
 def test_a_taste_everyone_shares_leaves_the_person_effect_alone(table: Rows, taste: float) -> None:
     margin, twins = table[3].copy(), Twins.find(*table[:3])
@@ -206,16 +148,6 @@ def test_average_user_share_by_hand() -> None:
     assert average_user_share(floats(3, 1, 1, -1), two) == pytest.approx(2 / 6)
 
 
-def test_a_model_that_speaks_only_of_the_user_has_no_average_user() -> None:
-    assert average_user_share(floats(2, 2, -1, -1), Twins(ints(0, 2), ints(1, 3), ints(0, 1))) == 0.0
-
-
-@pytest.mark.parametrize("margin", [(), (0.0, 0.0)])
-def test_a_model_that_says_nothing_has_no_average_user_share(margin: tuple[float, ...]) -> None:
-    half = np.arange(len(margin) // 2)
-    assert average_user_share(floats(*margin), Twins(2 * half, 2 * half + 1, half)) is None
-
-
 @usual
 @given(rows(), st.floats(0.01, 100))
 def test_average_user_share_agrees_with_a_loop_and_has_no_unit(table: Rows, unit: float) -> None:
@@ -231,19 +163,6 @@ def test_average_user_share_agrees_with_a_loop_and_has_no_unit(table: Rows, unit
         assert found == pytest.approx(general / (general + personal), abs=1e-12)
         assert 0 <= found <= 1
         assert average_user_share(-unit * margin, Twins.find(*table[:3])) == pytest.approx(found, abs=1e-9)
-
-
-@usual
-@given(rows(), st.integers(0, 1000))
-def test_naming_either_half_the_first_changes_nothing(table: Rows, seed: int) -> None:
-    margin, twins = table[3], Twins.find(*table[:3])
-    turn = np.random.default_rng(seed).random(len(twins)) < 0.5
-    other = Twins(np.where(turn, twins.second, twins.first), np.where(turn, twins.first, twins.second), twins.clusters)
-    credit = credits_of(margin)
-    assert mirror_accuracy(credit, other) == mirror_accuracy(credit, twins)
-    assert person_effect(margin, other) == person_effect(margin, twins)
-    before = average_user_share(margin, twins)
-    assert average_user_share(margin, other) == (None if before is None else pytest.approx(before, abs=1e-12))
 
 
 @usual

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations, permutations, product
-from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.stats import spearmanr
 from sklearn.metrics import ndcg_score
 
 from prb.stats.estimate import Floats
@@ -23,7 +21,6 @@ from prb.stats.ranking import (
     cluster_leads,
     cluster_sums,
     clusters_to_overtake,
-    first_shares,
     kendall,
     measured,
     models_needed,
@@ -117,15 +114,6 @@ def test_overlap_agrees_with_sets_of_models(pair: tuple[Floats, Floats]) -> None
 
 
 @usual
-@given(two_columns(ties=False), st.integers(0, 99))
-@pytest.mark.parametrize("name", MEASURES)
-def test_the_order_of_the_models_does_not_matter(name: str, pair: tuple[Floats, Floats], seed: int) -> None:
-    x, y = pair
-    order = np.random.default_rng(seed).permutation(len(x))
-    assert one(MEASURES[name], x[order], y[order]) == pytest.approx(one(MEASURES[name], x, y))
-
-
-@usual
 @given(two_columns(ties=False))
 def test_a_perfect_prediction_is_perfect_in_every_measure(pair: tuple[Floats, Floats]) -> None:
     x, _ = pair
@@ -181,24 +169,10 @@ def test_exact_p_counts_every_order_that_does_as_well(name: str, pair: tuple[Flo
     assert permutation_p(name, x, y).p == pytest.approx(np.mean(hits))
 
 
-def test_exact_p_agrees_with_scipy() -> None:
-    x, y = columns((2, 1, 4, 3, 7, 5, 6))
-    assert permutation_p("kendall", x, y).p == pytest.approx(stats.kendalltau(x, y, method="exact").pvalue)
-
-
 def test_above_nine_models_a_sample_is_drawn_and_p_is_never_zero() -> None:
     x = np.arange(EXACT + 1, dtype=np.float64)
     tested = permutation_p("spearman", x, x, draws=2000)
     assert (tested.exact, tested.orders, tested.p) == (False, 2000, pytest.approx(1 / 2001))
-
-
-def test_drawn_p_is_near_the_exact_one_of_kendall() -> None:
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=12)
-    y = 0.5 * x + rng.normal(size=12)
-    exact = stats.kendalltau(x, y, method="exact").pvalue
-    # 20,000 draws: four standard errors
-    assert permutation_p("kendall", x, y).p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 20_000))
 
 
 @few
@@ -220,23 +194,10 @@ def test_swaps_are_all_looked_at_and_counted_as_a_slow_loop_would(
     assert swap_p(name, x, y, actual).p == pytest.approx(np.mean([d >= slow[0] - 1e-9 for d in slow]))
 
 
-def test_a_benchmark_does_not_differ_from_itself_on_another_scale() -> None:
-    x, y = columns(BON)
-    assert swap_p("spearman", x, 100 + 7 * x**3, y).p == 1.0
-    assert williams(x, 2 * x + 1, y) == 1.0
-
-
 def test_a_perfect_benchmark_beats_a_reversed_one_as_far_as_eight_models_can_tell() -> None:
     x = np.arange(8, dtype=np.float64)
     # only the swaps of none, of all, and any that differ in no rank could be as far apart: 2 of 2^8
     assert swap_p("spearman", x, -x, x).p == 2 / 2**8
-
-
-def test_swaps_above_sixteen_models_are_sampled() -> None:
-    rng = np.random.default_rng(3)
-    x, y, z = rng.normal(size=(3, 20))
-    tested = swap_p("spearman", x, y, z, draws=500)
-    assert (tested.exact, tested.orders) == (False, 500)
 
 
 def test_williams_agrees_with_a_calculation_by_hand() -> None:
@@ -265,25 +226,6 @@ def test_the_number_of_models_needed_is_the_first_that_suffices() -> None:
     assert models_needed(0.05, most=16) is None
 
 
-def test_p_of_unrelated_columns_is_small_no_more_often_than_it_says() -> None:
-    rng = np.random.default_rng(5)
-    ps = [permutation_p("spearman", *rng.normal(size=(2, 6))).p for _ in range(400)]
-    for level in (0.05, 0.2, 0.5):
-        assert np.mean(np.array(ps) <= level) <= level + 3 * np.sqrt(level * (1 - level) / 400)
-
-
-def test_intervals_over_models_hold_the_truth_about_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(6)
-    inside = 0
-    for study in range(100):
-        x = rng.normal(size=30)
-        y = 0.6 * x + 0.8 * rng.normal(size=30)
-        found = percentiles("pearson", *resampled(x, y, seed=study, draws=400))
-        assert found is not None
-        inside += found[0] <= 0.6 <= found[1]
-    assert 86 <= inside <= 100
-
-
 def test_undefined_resamples_are_left_out_and_too_many_leave_no_interval() -> None:
     rows = np.array([[1.0, 1, 1], [1, 2, 3], [1, 2, 3], [3, 2, 1]])
     assert percentiles("spearman", rows[1:3], floats(1, 2, 3)[None]) == (pytest.approx(1), pytest.approx(1))
@@ -309,18 +251,6 @@ def overtaken_by_trying(values: list[float]) -> int | None:
             if sum(v for n, v in enumerate(values) if n not in gone) <= 0:
                 return k
     return None
-
-
-def split_half_by_loops(sums: np.ndarray, sizes: np.ndarray, orders: np.ndarray) -> float:
-    correlations = []
-    for order in orders.tolist():
-        halves: list[list[float]] = []
-        for inside in (True, False):
-            kept = [g for g, place in enumerate(order) if (place < len(order) // 2) == inside]
-            halves.append([sum(s[g] for g in kept) / sum(z[g] for g in kept) for s, z in zip(sums, sizes, strict=True)])
-        if len(set(halves[0])) > 1 and len(set(halves[1])) > 1:
-            correlations.append(float(spearmanr(*halves).statistic))
-    return sum(correlations) / len(correlations)
 
 
 def test_sums_by_cluster_leave_failures_out() -> None:
@@ -357,31 +287,6 @@ def test_without_k_clusters_every_other_one_counts() -> None:
     assert without_random(orders, 0, sums, sizes)["first"] == [0.5, 0.5]  # a tie is shared
 
 
-@few
-@given(st.integers(2, 9), st.integers(0, 99))
-def test_orders_are_orders_and_repeat(groups: int, seed: int) -> None:
-    orders = random_orders(groups, 5, seed)
-    assert (np.sort(orders, axis=1) == np.arange(groups)).all()
-    assert (orders == random_orders(groups, 5, seed)).all()
-
-
-def test_shares_of_being_first_add_up() -> None:
-    random = Random(0)
-    values = np.array([[random.choice((0.25, 0.5, 0.75)) for _ in range(4)] for _ in range(30)])
-    assert first_shares(values).sum() == pytest.approx(1)
-
-
-def test_split_halves_agree_with_a_loop() -> None:
-    random = Random(1)
-    sizes = np.array([[random.randint(1, 4) for _ in range(9)] for _ in range(5)], dtype=float)
-    sums = np.array([[random.randint(0, int(2 * z)) / 2 for z in row] for row in sizes])
-    orders = random_orders(9, 25)
-    result = split_half(orders, sums, sizes)
-    assert result is not None
-    assert result["value"] == pytest.approx(split_half_by_loops(sums, sizes, orders))
-    assert -1 <= result["low"] <= result["value"] <= result["high"] <= 1
-
-
 def test_models_that_never_change_places_correlate_perfectly_and_two_models_say_nothing() -> None:
     sizes = np.full((3, 6), 4.0)
     sums = np.array([np.full(6, 1.0), np.full(6, 2.0), np.full(6, 3.0)])
@@ -389,3 +294,12 @@ def test_models_that_never_change_places_correlate_perfectly_and_two_models_say_
     assert result == {"value": pytest.approx(1), "low": pytest.approx(1), "high": pytest.approx(1), "draws": 10}
     assert split_half(random_orders(6, 10), sums[:2], sizes[:2]) is None
     assert split_half(random_orders(6, 10), sizes, sizes) is None  # all tied: no order to repeat
+
+
+def test_of_many_models_swaps_and_resamples_are_drawn() -> None:
+    rng = np.random.default_rng(3)
+    x, y, z = rng.normal(size=(3, 20))
+    tested = swap_p("spearman", x, y, z, draws=500)
+    assert (tested.exact, tested.orders) == (False, 500)
+    low, high = percentiles("pearson", *resampled(x, x + 0.1 * y, draws=200)) or (0.0, 0.0)
+    assert 0.9 < low < high < 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -53,18 +53,6 @@ def concordance_by_loops(score: list[float], rating: list[float]) -> float | Non
     return points / n if n else None
 
 
-def spearman_by_ranks(score: list[float], rating: list[float]) -> float | None:
-    """Pearson's correlation of average ranks."""
-
-    def ranks(values: list[float]) -> list[float]:
-        return [sum(w < v for w in values) + (sum(w == v for w in values) + 1) / 2 for v in values]
-
-    x, y = np.array(ranks(score)), np.array(ranks(rating))
-    x, y = x - x.mean(), y - y.mean()
-    norm = math.sqrt(float((x * x).sum() * (y * y).sum()))
-    return float((x * y).sum()) / norm if norm else None
-
-
 def approx(value: float | None) -> object:
     return None if value is None else pytest.approx(value, abs=1e-9)
 
@@ -77,20 +65,9 @@ def test_a_line_through_the_others_by_hand() -> None:
     assert left_out_line(floats(0, 1, 2), floats(0, 0.5, 0.75)) == pytest.approx([0.25, 0.375, 1.0])
 
 
-def test_a_line_that_leaves_the_scale_is_cut_at_its_ends() -> None:
-    # without (10, 0.6) the line is x/2, which says 5; without (−10, 0.4) it is ½ + x/2, which says −4.5
-    assert left_out_line(floats(0, 1, 10), floats(0, 0.5, 0.6))[2] == 1.0
-    assert left_out_line(floats(0, 1, -10), floats(0.5, 1, 0.4))[2] == 0.0
-
-
 def test_a_falling_line_is_turned_flat_not_around() -> None:
     # the order is wrong everywhere, so each row is given the mean of the others
     assert left_out_line(floats(2, 1, 0), floats(0, 0.5, 1)) == pytest.approx([0.75, 0.5, 0.25])
-
-
-def test_constant_scores_predict_the_mean_of_the_others() -> None:
-    assert left_out_line(np.full(3, 0.1), floats(0, 0.5, 1)) == pytest.approx([0.75, 0.5, 0.25])
-    assert left_out_line(np.zeros(3), floats(0, 0.5, 1)) == pytest.approx([0.75, 0.5, 0.25])
 
 
 @pytest.mark.parametrize("outlier", [1.0, 10.0, 1000.0, 1e5, -1e5])
@@ -128,35 +105,6 @@ def test_concordance_by_hand() -> None:
     assert concordance(floats(0, 1, 2, 0), floats(0.1, 0.5, 0.5, 0.9)) == pytest.approx((1 + 1 + 0.5 + 0 + 0) / 5)
 
 
-def test_concordance_needs_ratings_that_differ() -> None:
-    assert concordance(floats(1, 2, 3), np.full(3, 0.4)) is None
-    assert concordance(floats(1), floats(0.4)) is None
-    assert concordance(floats(), floats()) is None
-
-
-@usual
-@given(columns(scores, ratings))
-def test_concordance_agrees_with_a_double_loop_and_with_somers(table: tuple[Floats, Floats, Ints]) -> None:
-    score, rating, _ = table
-    found = concordance(score, rating)
-    assert found == approx(concordance_by_loops(score.tolist(), rating.tolist()))
-    if len(set(rating)) > 1 and len(set(score)) > 1:
-        assert found == approx((stats.somersd(rating, score).statistic + 1) / 2)
-
-
-@usual
-@given(columns(scores, ratings, min_rows=2))
-def test_concordance_mirrors_with_the_scores_and_sees_only_their_order(table: tuple[Floats, Floats, Ints]) -> None:
-    score, rating, _ = table
-    found = concordance(score, rating)
-    assume(found is not None)
-    assert 0 <= found <= 1
-    assert concordance(-score, rating) == approx(1 - found)
-    assert concordance(np.exp(score), rating) == found
-    assert concordance(rating, rating) == 1.0
-    assert concordance(np.zeros(len(score)), rating) == 0.5
-
-
 # one user's five numbers
 
 
@@ -180,27 +128,12 @@ def test_users_with_fewer_than_three_answered_rows_are_left_out() -> None:
     assert MIN_ROWS == 3
 
 
-@pytest.mark.parametrize("rows", [0, 4])
-def test_nothing_answered_gives_nobody_a_number(rows: int) -> None:
-    assert rating_metrics(np.full(rows, NAN), np.full(rows, 0.5), np.zeros(rows, dtype=np.int64)) == {}
-
-
 @pytest.mark.parametrize("rating", [0.0, 0.1, 0.3, 0.7, 1.0])
 @pytest.mark.parametrize("rows", [3, 5, 7])
 def test_a_user_who_rates_all_alike_has_no_skill_and_no_order(rating: float, rows: int) -> None:
     found = rating_metrics(np.arange(rows) * 1.0, np.full(rows, rating), np.zeros(rows, dtype=np.int64))[0]
     assert (found["skill"], found["spearman"], found["concordance"]) == (None, None, None)
     assert found["mae"] == pytest.approx(0.0, abs=1e-12)
-
-
-@usual
-@given(columns(ratings, min_rows=3, groups=1))
-def test_constant_scores_have_no_skill_and_a_concordance_of_one_half(table: tuple[Floats, Ints]) -> None:
-    rating, users = table
-    assume(len(set(rating)) > 1)
-    found = rating_metrics(np.full(len(rating), 0.3), rating, users)[0]
-    assert (found["skill"], found["concordance"]) == pytest.approx((0.0, 0.5), abs=1e-9)
-    assert found["spearman"] is None
 
 
 @usual
@@ -223,7 +156,7 @@ def test_the_five_numbers_agree_with_the_long_way(table: tuple[Floats, Floats, I
             "alignment": pytest.approx(1 - error, abs=1e-7),
             "mae": pytest.approx(error, abs=1e-7),
             "skill": pytest.approx(1 - error / guess, abs=1e-6) if len(set(y)) > 1 else None,
-            "spearman": approx(spearman_by_ranks(x, y)),
+            "spearman": approx(stats.spearmanr(x, y).statistic) if min(len(set(x)), len(set(y))) > 1 else None,
             "concordance": approx(concordance_by_loops(x, y)),
         }
         assert set(found[user]) == {"n", *RANGES}
@@ -245,25 +178,6 @@ def test_unit_and_origin_of_the_scores_and_the_order_of_rows_do_not_matter(
     for user, row in found.items():
         same = {name: None if row[name] is None else pytest.approx(row[name], abs=1e-6) for name in RANGES}
         assert {name: again[user][name] for name in RANGES} == same
-
-
-@usual
-@given(columns(scores, ratings, min_rows=3, groups=3), columns(ratings, min_rows=0, max_rows=5, groups=4))
-def test_failed_rows_change_nobodys_numbers(table: tuple[Floats, Floats, Ints], failed: tuple[Floats, Ints]) -> None:
-    score, rating, users = table
-    extra, codes = failed
-    more = rating_metrics(np.append(score, [NAN] * len(extra)), np.append(rating, extra), np.append(users, codes))
-    assert more == rating_metrics(score, rating, users)
-
-
-@usual
-@given(columns(scores, ratings, min_rows=3, groups=1))
-def test_every_metric_stays_in_its_range(table: tuple[Floats, Floats, Ints]) -> None:
-    found = rating_metrics(*table)[0]
-    assert 0 <= found["mae"] <= 1
-    assert found["alignment"] == 1 - found["mae"]
-    assert found["skill"] is None or found["skill"] <= 1
-    assert found["spearman"] is None or -1 - 1e-12 <= found["spearman"] <= 1 + 1e-12
 
 
 # over users
@@ -306,18 +220,6 @@ def test_the_mean_over_users_agrees_with_scipys_t_interval(values: list[float | 
         assert found.value == pytest.approx(total / len(known), abs=1e-12)
 
 
-@usual
-@given(st.lists(st.floats(-1, 1), min_size=2, max_size=30))
-def test_the_interval_over_users_agrees_with_plain_loops_and_mirrors(values: list[float]) -> None:
-    n = len(values)
-    mean = sum(values) / n
-    squares = sum((v - mean) ** 2 for v in values)
-    half = float(stats.t.ppf(0.975, n - 1)) * math.sqrt(squares / (n - 1) / n)
-    found, turned = (mean_over_users("spearman", [sign * v for v in values]) for sign in (1, -1))
-    assert (found.low, found.high) == pytest.approx((max(-1, mean - half), min(1, mean + half)), abs=1e-9)
-    assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
-
-
 def test_with_few_rows_a_line_shrunk_toward_that_of_all_users_predicts_better_than_ones_own():
     rng = np.random.default_rng(0)
     users = np.repeat(np.arange(60), 4)
@@ -335,13 +237,6 @@ def test_with_many_rows_the_shrunken_line_is_the_users_own():
     y = [np.clip(0.3 + 0.1 * n + 0.05 * (n + 1) * each + rng.normal(0, 0.02, 400), 0, 1) for n, each in enumerate(x)]
     own = np.concatenate([left_out_line(a, b) for a, b in zip(x, y, strict=True)])
     assert np.abs(shrunken_lines(x, y) - own).max() < 0.01
-
-
-@given(st.floats(0.1, 100), st.floats(-50, 50))
-def test_the_unit_of_a_score_does_not_matter_to_a_shrunken_line(scale, shift):
-    rng = np.random.default_rng(2)
-    x, y = [rng.normal(size=5) for _ in range(6)], [rng.random(5) for _ in range(6)]
-    assert shrunken_lines([scale * each + shift for each in x], y) == pytest.approx(shrunken_lines(x, y), abs=1e-6)
 
 
 # --- parts of the variance of votes: against double loops, and on simulated tables with known parts ---
@@ -407,13 +302,6 @@ def test_without_repeated_votes_the_individual_part_is_a_lower_bound() -> None:
         share.value for share in (some.shared, some.leaning, some.group, some.individual, some.noise) if share
     ) == (pytest.approx(1))
     assert some.individual.detectable < some.individual.value
-
-
-def test_fewer_users_show_only_larger_effects() -> None:
-    few, many = (variance_shares(simulated(2, users, 40, again=0.2)) for users in (20, 160))
-    assert few is not None
-    assert many is not None
-    assert few.individual.detectable > 1.5 * many.individual.detectable
 
 
 def test_nobody_is_predicted_from_the_vote_itself() -> None:

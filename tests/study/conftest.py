@@ -25,6 +25,7 @@ from prb.study.design import PRACTICE, NewStudy, new_study
 from prb.study.judgments import judgments
 from prb.study.site import Site
 from tests.conftest import make_row, make_twins
+from tests.reporting.conftest import axe  # noqa: F401 - a fixture
 
 Row = dict[str, Any]
 PASSWORD = "correct horse"

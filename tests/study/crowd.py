@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+
+import httpx2 as httpx
 
 from prb.study.config import NewConfig
 from prb.study.design import new_study
@@ -38,63 +39,42 @@ class Crowd:
 
 
 class Line:
-    """One kept-alive connection; whatever fails is tried again until there is a reply."""
+    """One annotator's browser; whatever fails is tried again until there is a reply."""
 
     def __init__(self, port: int, crowd: Crowd) -> None:
-        self.port, self.crowd = port, crowd
-        self.cookie = ""
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.crowd = crowd
+        self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE)
 
-    async def ask(self, method: str, path: str, fields: dict[str, str] | None = None) -> tuple[int, bytes, bytes]:
-        body = urlencode(fields or {}).encode()
-        head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\ncookie: {self.cookie}\r\n"
-        head += f"content-type: application/x-www-form-urlencoded\r\ncontent-length: {len(body)}\r\n\r\n"
+    async def ask(self, method: str, path: str, fields: dict[str, str] | None = None) -> httpx.Response:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                return await self._once(head.encode() + body)
-            except (OSError, asyncio.IncompleteReadError):
-                if self._streams:
-                    self._streams[1].close()
-                    self.crowd.lost += 1
-                self._streams = None
+                return await self.client.request(method, path, data=fields)
+            except httpx.TransportError as error:
+                self.crowd.lost += not isinstance(error, httpx.ConnectError)
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.05)
-
-    async def _once(self, request: bytes) -> tuple[int, bytes, bytes]:
-        self._streams = self._streams or await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 22)
-        reader, writer = self._streams
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d+)", head)
-        body = await reader.readexactly(int(length[1])) if length else b""
-        return int(head[9:12]), head, body
 
 
 async def annotate(port: int, token: str, crowd: Crowd, seed: int, *, think: float = 0.0) -> None:
     """Judge everything, differently each time; `think` is the mean number of seconds before a submit."""
     line, dice = Line(port, crowd), random.Random(seed)
-    _, head, _ = await line.ask("POST", "/join", {"invitation": token})
-    cookie = re.search(rb"set-cookie: ([^;]+)", head)
-    assert cookie, head
-    line.cookie = cookie[1].decode()
+    await line.ask("POST", "/join", {"invitation": token})
     while not crowd.stopped:
-        _, _, page = await line.ask("GET", "/task")
-        action = re.search(rb'action="/task/(\d+)/(\d)"', page)
+        page = (await line.ask("GET", "/task")).text
+        action = re.search(r'action="/task/(\d+)/(\d)"', page)
         if not action:
             return
-        form = re.search(rb'name="token" value="([^"]+)"', page)
+        form = re.search(r'name="token" value="([^"]+)"', page)
         assert form
         for step in range(int(action[2]), 3):
             said = reply(step, dice)
             await asyncio.sleep(dice.uniform(0, 2 * think))
             start = time.perf_counter()
-            status, _, text = await line.ask(
-                "POST", f"/task/{int(action[1])}/{step}", {"token": form[1].decode(), **said}
-            )
+            answered = await line.ask("POST", f"/task/{action[1]}/{step}", {"token": form[1], **said})
             crowd.seconds.append(time.perf_counter() - start)
-            assert status == 303, (status, text)
+            assert answered.status_code == 303, (answered.status_code, answered.text)
             key = int(action[1]), step
             assert key not in crowd.acknowledged
             crowd.acknowledged[key] = said

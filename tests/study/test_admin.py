@@ -13,7 +13,7 @@ from prb.study.admin import flags
 from prb.study.app import fill
 from prb.study.config import Judgment
 from tests.conftest import make_row
-from tests.study.conftest import AFTER, BEFORE, Make
+from tests.study.conftest import Make
 from tests.study.test_agreement import judged, rated, row
 
 
@@ -91,12 +91,3 @@ def test_the_export_can_be_downloaded(make: Make) -> None:
         about = orjson.loads(archive.read("study.json"))
     assert row["ratings"]["chosen"]["relevance"] == 4
     assert not {"admin_hash", "secret"} & {*about, *about["settings"]}
-
-
-def test_the_administrator_learns_nothing_that_unblinds_by_accident(make: Make) -> None:
-    study = make(checks=0)
-    person = study.person()
-    person.open("/task")
-    person.follow(person.action, BEFORE)
-    person.follow(person.action, AFTER)
-    assert "keep it short" not in study.admin().open("/admin")

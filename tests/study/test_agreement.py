@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from prb.errors import BadInput, GateFailed, UnknownName
-from prb.study.agreement import agree, attention, items_to_drop, read_judgments, require, summarize, verdict
+from prb.study.agreement import agree, attention, items_to_drop, require, summarize, verdict
 from prb.study.config import AgreeConfig, ExportConfig, Judgment
 from prb.study.judgments import export
 from tests.study.conftest import Make
@@ -72,6 +72,11 @@ def test_a_good_study_passes_every_gate() -> None:
     assert "No item has to be dropped." in text
 
 
+def test_one_judgment_of_one_item_by_one_annotator_is_singular() -> None:
+    text = "\n".join(verdict(summarize(judged(study(1, 1)), draws=100)))
+    assert "1 judgment of 1 item by 1 annotator." in text
+
+
 def test_answers_of_different_quality_fail_parity_with_the_figures() -> None:
     result = summarize(judged(study(ratings=rated(5, 4))), draws=0)
     assert result["quality"]["correctness"]["parity"]["mean"] == 1.0
@@ -127,11 +132,6 @@ def test_whoever_misses_the_checks_is_left_out_and_named() -> None:
     assert result["counts"]["left_out"] == ["p-2"]
     assert result["counts"]["annotators"] == 2
     assert "left out for failed attention checks: p-2" in verdict(result)[0]
-
-
-def test_preferring_the_stray_answer_fails_the_check_whatever_its_rating() -> None:
-    assert attention(judged([row(1, 0, check=True, before="rejected", ratings=rated(5, 1))])) == {"p-0": (0, 1)}
-    assert attention(judged([row(1, 0, check=True, before="neither", ratings=rated(5, 2))])) == {"p-0": (1, 1)}
 
 
 def test_items_are_dropped_for_reasons() -> None:
@@ -202,28 +202,6 @@ def test_what_holds_no_judgements_is_refused(make: Make, tmp_path: Path) -> None
         agree(AgreeConfig(study=str(tmp_path / "absent.jsonl")))
     with pytest.raises(BadInput, match="needs a study of kind validate"):
         agree(AgreeConfig(study=make(kind="collect").where))
-
-
-@pytest.mark.parametrize("killed_at", ["study.json", "judgements.jsonl"])
-def test_an_export_that_was_killed_is_written_by_the_next_one(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
-) -> None:
-    study_ = make()
-    study_.person().judge()
-    config, replace = ExportConfig(study=study_.where, out=tmp_path / "out"), Path.replace
-
-    def killed(part: Path, to: Path) -> Path:
-        if to.name == killed_at:
-            (tmp_path / "out" / ".another.part").touch()  # what a process that is killed cannot remove
-            raise SystemExit
-        return replace(part, to)
-
-    monkeypatch.setattr(Path, "replace", killed)
-    with pytest.raises(SystemExit):
-        export(config)
-    monkeypatch.undo()
-    assert export(config) == {"judgements.jsonl": 1}
-    assert len(read_judgments(str(tmp_path / "out" / "judgements.jsonl"))) == 1
 
 
 def test_an_export_goes_only_into_its_own_folder(make: Make, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import sqlalchemy as sa
 
 from prb.building.stages import read_records
 from prb.data.load import load
+from prb.runs import read_lines
+from prb.study import judgments as judging
 from prb.study.config import ExportConfig
 from prb.study.database import ASSIGNMENT, POST
 from prb.study.judgments import MAX_TEXT, export, letters
@@ -105,25 +107,31 @@ def test_the_export_is_a_dataset_that_loads(make: Make, tmp_path: Path) -> None:
     assert [r.question for r in records].count("Why do cats wake people at five?") == 1
 
 
-def test_with_more_than_two_answers_best_and_worst_make_pairs(make: Make, tmp_path: Path) -> None:
-    rows = [
-        {"user": "u", "question": "Tea or coffee?", "profile": [], "answer": text, "rating": 0.5}
-        for text in ("tea", "coffee", "water", "mate")
-    ]
-    study = make(rows, kind="collect")
-    person = take_part(study, picks=1)
-    person.follow(person.action, {"narrative": WISH})
-    shown = re.findall(r'<div class="text " dir="auto">(\w+)</div>', person.text)
-    assert sorted(shown) == ["coffee", "mate", "tea", "water"]
-    said = {f"{n}-rating": "3" for n in "ABCD"} | {"best": "C", "worst": "C"}
-    assert "cannot also be the worst one" in person.follow(person.action, said)
-    person.follow(person.action, {**said, "worst": "A"})
+def test_new_questions_are_shown_checked_stored_and_exported(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Options in the first step and free text in the second: the opposite of the questions that are there."""
+    plain = judging.collect_fields
+    known, why = judging.FormField("topic", "Do you know it?", judging.SURE), judging.FormField("why", "Why this one?")
+    monkeypatch.setattr(judging, "collect_fields", lambda step, n: [*plain(step, n), known if step == 1 else why])
+    study = make(kind="collect")
+    person = take_part(study)
+    assert len(re.findall(r'type="radio" name="topic"', person.text)) == 3
+    assert "Please choose" in person.follow(person.action, {"narrative": WISH})
+    person.follow(person.action, {"narrative": WISH, "topic": "3"})
+    assert re.search(r'<textarea id="why" name="why"[^>]* required', person.text)
+    chosen = {"A-rating": "5", "B-rating": "2", "best": "A"}
+    assert "Please write something here" in person.follow(person.action, chosen)
+    person.follow(person.action, {**chosen, "why": "the tone"})
+    person.follow(person.action, {"narrative": WISH, "topic": "1"})  # of a second question, and not yet rated
     export(ExportConfig(study=study.where, out=tmp_path / "out"))
-    pairs = [p for p in load(str(tmp_path / "out" / "pairs.jsonl")) if isinstance(p, Pair)]
-    best, worst, middle = shown[2], shown[0], {shown[1], shown[3]}
-    assert {(p.chosen, p.rejected) for p in pairs} == {(best, x) for x in {worst, *middle}} | {
-        (x, worst) for x in middle
-    }
+    tables = {path.stem: list(read_lines(path)) for path in (tmp_path / "out").glob("*.jsonl")}
+    both = {"topic": "3", "why": "the tone"}
+    assert [row["replies"] for row in tables["pairs"]] == [both]
+    assert [row["replies"] for row in tables["ratings"]] == [both, both]
+    assert [row["replies"] for row in tables["records"]] == [both, {"topic": "1"}]
+    assert len(load(str(tmp_path / "out" / "pairs.jsonl"))) == 1
+    assert len(read_records(str(tmp_path / "out" / "records.jsonl"))[0]) == 2
 
 
 def test_the_order_of_answers_differs_between_people_and_stays_for_one(make: Make) -> None:
@@ -168,15 +176,6 @@ def test_texts_that_are_too_long_are_refused_and_never_cut(make: Make) -> None:
     assert person.send(person.action, {"narrative": "x" * 1_000_000}).status_code == 413
 
 
-def test_an_undo_starts_from_the_letters_that_were_chosen(make: Make) -> None:
-    study = make(kind="collect")
-    person = take_part(study)
-    answer(person, best="B")
-    text = person.undo()
-    checked = re.findall(r'name="([^"]+)" value="([^"]+)"[^>]* checked', text)
-    assert checked == [("A-rating", "5"), ("B-rating", "2"), ("best", "B")]
-
-
 def test_more_answers_than_letters_can_be_rated_taken_back_and_exported(make: Make, tmp_path: Path) -> None:
     texts = [f"answer{n}" for n in range(30)]
     rows = [{"user": "u", "question": "Which?", "profile": [], "answer": text, "rating": 0.5} for text in texts]
@@ -187,6 +186,7 @@ def test_more_answers_than_letters_can_be_rated_taken_back_and_exported(make: Ma
     keys = re.findall(r'name="best" value="\w+" data-key="(\w+)"', person.text)
     assert len(keys) == len(set(keys))  # no key means two things
     given = {f"{name}-rating": str(1 + n % 5) for n, name in enumerate(letters(30))} | {"best": "AD", "worst": "AC"}
+    assert "cannot also be the worst one" in person.follow(person.action, {**given, "worst": "AD"})
     person.follow(person.action, given)
     text = person.follow("/undo", {"from": "end"})
     assert dict(re.findall(r'name="([^"]+)" value="([^"]+)"[^>]* checked', text)) == given

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from prb.errors import BadInput, RunConflict
 from prb.study.config import ExportConfig, NewConfig
-from prb.study.database import ANNOTATOR, METADATA, REPLY, SCHEMA, STUDY, VERSION, Database, open_study
+from prb.study.database import ANNOTATOR, METADATA, REPLY, STUDY, open_study
 from prb.study.design import new_study
 from prb.study.judgments import export
 from tests.conftest import make_row
@@ -24,17 +24,6 @@ from tests.study.test_collect import SECRET, WISH, answer, take_part
 @pytest.fixture(params=["sqlite", "postgres"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "s.db") if request.param == "sqlite" else request.getfixturevalue("postgres")()
-
-
-def test_the_tables_are_those_of_earlier_releases(tmp_path: Path) -> None:
-    database = Database(str(tmp_path / "new.db"))
-    with database.write() as connection:
-        METADATA.create_all(connection)
-        connection.execute(sa.insert(SCHEMA).values(version_num=VERSION))
-    database.close()
-    with sqlite3.connect(tmp_path / "new.db") as made:
-        statements = "\n".join(made.iterdump()) + "\n"
-    assert statements == (Path(__file__).parent / "study-0003.sql").read_text("utf-8")
 
 
 def test_a_study_of_another_version_is_refused_in_one_line(make: Make, where: str) -> None:
@@ -56,20 +45,6 @@ def test_a_reader_sees_one_moment_while_others_write(make: Make, where: str) -> 
         assert reader.scalar(count) == 0
     with study.database.read() as reader:
         assert reader.scalar(count) == 1
-
-
-def test_a_write_that_fails_leaves_nothing(make: Make, where: str) -> None:
-    study = make(out=where)
-
-    def fail() -> None:
-        with study.database.write() as connection:
-            connection.execute(sa.update(STUDY).values(title="changed"))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    with study.database.read() as connection:
-        assert connection.scalar(sa.select(STUDY.c.title)) != "changed"
 
 
 def test_writers_take_turns_and_none_is_turned_away(make: Make, where: str) -> None:

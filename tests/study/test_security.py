@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -18,7 +19,7 @@ from prb.serving import http
 from prb.study import site
 from prb.study.app import serve
 from prb.study.config import ServeConfig
-from prb.study.database import AUDIT, REPLY, STUDY, replace_password
+from prb.study.database import AUDIT, REPLY, STUDY, password_matches, replace_password
 from tests.conftest import make_row
 from tests.study.conftest import AFTER, BEFORE, PASSWORD, Make
 
@@ -99,9 +100,13 @@ def test_broken_forms_end_in_a_page_not_in_an_error(make: Make) -> None:
         assert 400 <= person.client.post(person.action, content=body).status_code < 500
 
 
-def test_every_page_carries_the_headers(make: Make) -> None:
+def test_every_page_carries_the_headers_and_cookies_stay_where_they_belong(make: Make) -> None:
     study = make()
-    person = study.person()
+    person = study.person(join=False)
+    cookie = person.client.post("/join", data={"invitation": study.tokens[0]}).headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+    assert "secure" not in cookie  # plain HTTP on loopback
     for path in ("/", "/task", "/data", "/nowhere", "/admin/login", "/static/study.css", f"/join/{study.tokens[0]}"):
         reply = person.client.get(path)
         policy = reply.headers["content-security-policy"]
@@ -111,15 +116,6 @@ def test_every_page_carries_the_headers(make: Make) -> None:
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.headers["referrer-policy"] == "same-origin"
         assert reply.headers["cache-control"] == "no-store"
-
-
-def test_cookies_cannot_be_read_by_scripts_or_sent_from_elsewhere(make: Make) -> None:
-    study = make()
-    person = study.person(join=False)
-    cookie = person.client.post("/join", data={"invitation": study.tokens[0]}).headers["set-cookie"].lower()
-    assert "httponly" in cookie
-    assert "samesite=lax" in cookie
-    assert "secure" not in cookie  # plain HTTP on loopback
 
 
 def test_strangers_are_sent_to_their_invitation_and_a_link_alone_signs_nobody_in(make: Make) -> None:
@@ -161,7 +157,9 @@ def test_only_hashes_of_links_sessions_and_passwords_are_at_rest(make: Make) -> 
     study = make()
     person, admin = study.person(), study.admin()
     cookies = [*person.client.cookies.values(), *admin.client.cookies.values()]
-    stored = b"".join(p.read_bytes() for p in Path(study.where).parent.glob("s0.db*"))
+    files = list(Path(study.where).parent.glob("s0.db*"))  # also what SQLite keeps beside it
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files)  # only the owner can read them
+    stored = b"".join(path.read_bytes() for path in files)
     for secret in (*study.tokens, *cookies, PASSWORD):
         assert secret.encode() not in stored
     with study.database.read() as connection:
@@ -178,6 +176,25 @@ def test_guessing_links_and_passwords_is_slow(make: Make, monkeypatch: pytest.Mo
     assert stranger.client.get(f"/join/{study.tokens[0]}").status_code == 200  # invited people are not held up
     study.app.state.site._attempts_since -= 61  # a minute later
     assert stranger.send("/admin/login", {"password": PASSWORD}).status_code == 303
+
+
+def test_at_most_two_passwords_are_checked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each check takes 64 MB, and limits per address do not bound how many come from many addresses."""
+    running: list[int] = []
+
+    class Slow:
+        def verify(self, *_: str) -> bool:
+            running.append(1)
+            most.append(len(running))
+            time.sleep(0.02)
+            running.pop()
+            return True
+
+    most: list[int] = []
+    monkeypatch.setattr("argon2.PasswordHasher", Slow)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda _: password_matches("stored", "given"), range(8)))
+    assert max(most) == 2
 
 
 def test_addresses_that_clients_claim_are_not_believed(make: Make) -> None:
@@ -235,13 +252,6 @@ def test_nobody_is_signed_in_by_another_site(make: Make) -> None:
         client = study.person(join=False).client
         assert client.post("/admin/login", data={"password": PASSWORD}, headers=headers).status_code == status
         assert client.post("/join", data={"invitation": study.tokens[0]}, headers=headers).status_code == status
-
-
-def test_only_its_owner_can_read_a_study(make: Make) -> None:
-    study = make()
-    study.person().judge()
-    for path in Path(study.where).parent.glob("s0.db*"):  # also what SQLite keeps beside it
-        assert path.stat().st_mode & 0o077 == 0
 
 
 def test_sessions_end(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

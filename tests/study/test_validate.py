@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from prb.errors import BadInput
 from prb.study import judgments as judging
 from prb.study.database import ASSIGNMENT, AUDIT, ITEM, REPLY
-from prb.study.judgments import unblind
 from tests.conftest import make_row
 from tests.study.conftest import AFTER, BEFORE, Make, Person
 
@@ -49,17 +50,6 @@ def test_a_judgement_is_kept_in_all_its_parts(make: Make) -> None:
     assert (row.before, row.after, row.sure, row.difference) == ("neither", first, 3, "quality")
     assert (row.item, row.skipped, row.revised) == ("r1", None, False)
     assert len(row.seconds) == 2
-
-
-def test_unblinding_turns_letters_back_into_labels() -> None:
-    said = {"A-correctness": "1", "B-correctness": "5", "prefer": "B"}
-    assert unblind(said, flipped=False) == {
-        "ratings": {"chosen": {"correctness": 1}, "rejected": {"correctness": 5}},
-        "prefer": "rejected",
-    }
-    assert unblind(said, flipped=True)["ratings"]["chosen"] == {"correctness": 5}
-    assert unblind(said, flipped=True)["prefer"] == "chosen"
-    assert unblind({"prefer": "neither"}, flipped=True) == {"prefer": "neither"}
 
 
 def test_one_comes_back_to_where_one_left_off(make: Make) -> None:
@@ -175,20 +165,6 @@ def test_an_attention_check_has_an_answer_to_another_question(make: Make) -> Non
     assert any(stray in texts for texts in by_question.values())
 
 
-def test_undo_takes_back_the_last_step_whatever_the_clock_says(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = make(checks=0)
-    person = study.person()
-    person.judge()
-    an_hour_ago = time.time() - 3600
-    monkeypatch.setattr(time, "time", lambda: an_hour_ago)  # the clock is set back
-    person = study.person()
-    person.judge()
-    person.undo()
-    replies = sa.select(ASSIGNMENT.c.position, REPLY.c.step).join(REPLY, REPLY.c.assignment == ASSIGNMENT.c.id)
-    with study.database.read() as connection:
-        assert sorted(map(tuple, connection.execute(replies))) == [(0, 1), (0, 2), (1, 1)]
-
-
 def test_without_a_rubric_one_step_asks_everything(make: Make) -> None:
     rows = [make_row(n, rubric_aspects=[], narrative="") for n in (1, 2)]
     study = make(rows, annotators=1, overlap=1, checks=0)
@@ -220,6 +196,47 @@ def test_a_new_question_is_one_field(make: Make, monkeypatch: pytest.MonkeyPatch
     assert "1 field is missing" in person.follow(person.action, AFTER)
     person.follow(person.action, {**AFTER, "topic": "3"})
     assert study.judgments()[0].row()["topic"] == "3"
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_new_question_may_be_free_text(make: Make, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    plain = judging.validate_fields
+    why = judging.FormField("why", "What made you decide?")
+    monkeypatch.setattr(
+        judging, "validate_fields", lambda at, **more: plain(at, **more) + ([why] if at == step else [])
+    )
+    study = make(checks=0)
+    person = study.person()
+    person.open("/task")
+    if step == 2:
+        person.follow(person.action, BEFORE)
+    assert re.search(r'<textarea id="why" name="why"[^>]* required', person.text)
+    given = BEFORE if step == 1 else AFTER
+    assert "Please write something here" in person.follow(person.action, given)
+    person.follow(person.action, {**given, "why": "the tone"})
+    assert study.judgments()[0].row()["why"] == "the tone"
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "reason"),
+    [
+        ("validate", ("how-long", "How long?"), "'how-long': a name is lower-case letters"),
+        ("validate", ("neither-one", "Why?", judging.SCALE), "'neither-one': a name is lower-case letters"),
+        ("validate", ("A-why", "Why?"), "'A-why': what is asked of one answer is a rating"),
+        ("validate", ("cluster", "Which?"), "'cluster': this name is taken"),
+        ("validate", ("skip", "Skip?"), "'skip': this name is taken"),
+        ("collect", ("how-long", "How long?"), "'how-long': a name is lower-case letters"),
+        ("collect", ("A-tone", "Its tone?", judging.SCALE), "'A-tone': a collection has one rating per answer"),
+    ],
+)
+def test_a_question_that_could_not_be_exported_is_refused_before_anybody_is_asked(
+    make: Make, monkeypatch: pytest.MonkeyPatch, kind: str, field: tuple[Any, ...], reason: str
+) -> None:
+    plain = getattr(judging, f"{kind}_fields")
+    fields = [judging.FormField(*field)]
+    monkeypatch.setattr(judging, f"{kind}_fields", lambda *given, **more: plain(*given, **more) + fields)
+    with pytest.raises(BadInput, match=f"study question {reason}"):
+        make(kind=kind)
 
 
 def test_the_practice_item_comes_first_and_is_not_counted(make: Make) -> None:
@@ -298,3 +315,17 @@ def test_a_study_can_be_paused_closed_and_opened_again(make: Make) -> None:
     admin.follow("/admin/state", {"state": "open"})
     person.judge()
     assert study.count(REPLY) == 2
+
+
+def test_undo_takes_back_the_last_step_whatever_the_clock_says(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = make(checks=0)
+    person = study.person()
+    person.judge()
+    an_hour_ago = time.time() - 3600
+    monkeypatch.setattr(time, "time", lambda: an_hour_ago)  # the clock is set back
+    person = study.person()
+    person.judge()
+    person.undo()
+    replies = sa.select(ASSIGNMENT.c.position, REPLY.c.step).join(REPLY, REPLY.c.assignment == ASSIGNMENT.c.id)
+    with study.database.read() as connection:
+        assert sorted(map(tuple, connection.execute(replies))) == [(0, 1), (0, 2), (1, 1)]

@@ -74,13 +74,6 @@ def test_the_grade_is_that_of_kincaid() -> None:
     assert reading_grade("The cat sat. Garden!") == pytest.approx(-0.06)
 
 
-def test_long_words_and_sentences_read_harder_and_no_words_have_grade_zero() -> None:
-    easy = "The cat sat. The dog ran. It was fun."
-    hard = "Notwithstanding considerable organizational difficulties, administrators adopted international regulations."
-    assert reading_grade(hard) > reading_grade(easy) + 10
-    assert [reading_grade(text) for text in ("", "…", "🙂")] == [0, 0, 0]
-
-
 def test_near_duplicates_are_found_across_blocks() -> None:
     rng = np.random.default_rng(4)
     rows = rng.normal(size=(50, 4))
@@ -89,14 +82,6 @@ def test_near_duplicates_are_found_across_blocks() -> None:
     assert slow
     for block in (7, 50, 1024):
         assert set(near_duplicates(rows, 0.8, block=block)) == slow
-
-
-def test_word_runs_are_all_runs_of_n_words() -> None:
-    assert word_runs("One two, three. FOUR!", 2) == {"one two", "two three", "three four"}
-
-
-def test_a_text_shorter_than_n_words_has_no_word_runs() -> None:
-    assert word_runs("one two", 3) == set()
 
 
 @settings(deadline=None)
@@ -119,8 +104,3 @@ def test_the_first_shared_run_is_named_and_allowed_ones_are_not() -> None:
     asked = SharedWording(["Please be very brief today."], 3, allowed="Could you be very brief today?")
     assert asked.first_in("I will be very brief today.") is None
     assert asked.first_in("please be very") == "please be very"
-
-
-def test_nothing_hidden_means_nothing_shared() -> None:
-    assert SharedWording([], 3).first_in("one two three") is None
-    assert SharedWording(hidden_texts("", []), 3).first_in("") is None

@@ -23,7 +23,7 @@ from prb.runs import Finished, read_json, read_object
 from prb.training.config import FullConfig
 from prb.training.full import ABOUT, texts_of, token_columns, tokenized, write_rows
 from prb.training.run import train
-from prb.types import Ask, Failure, Pair, Post, Query
+from prb.types import Ask, Failure, Pair, Query
 from tests import tiny
 from tests.conftest import make_row, make_twins
 from tests.tiny import transformers
@@ -130,27 +130,25 @@ def test_training_reads_the_tokens_an_evaluation_would_read(
             assert list(text.ids).count(tokenizer.bos_token_id) == 1
 
 
-@pytest.mark.parametrize(("condition", "shown"), [("none", False), ("profile", True), ("plan", True)])
-def test_the_condition_decides_what_the_prompt_shows(
-    condition: str, shown: bool, settings: Callable[..., FullConfig], tokenizer: Any
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"condition": "none"}, []),
+        ({"condition": "profile", "history": "posts"}, ["a book 0"]),
+        ({"condition": "plan", "history": "posts"}, ["a book 0"]),
+        ({"history": "both"}, ["a book 0", "early book morning"]),
+    ],
+)
+def test_condition_and_history_decide_what_the_prompt_shows(
+    changes: dict[str, Any], shown: list[str], tokenizer: Any, tmp_path: Path
 ) -> None:
-    config = settings(condition=condition)
-    _, texts = next(tokenized(config, load(config.dataset, split="train"), Chat(tokenizer), 512))
+    past = [{"question": "which book?", "chosen": "early book morning", "rejected": "late long book"}]
+    data = write(tmp_path / "set.jsonl", [{**row, "choices": past} for row in rows()])
+    config = settings_for(base="unused", dataset=data, **changes)
+    _, texts = next(tokenized(config, load(str(data), split="train"), Chat(tokenizer), 512))
     assert not isinstance(texts, Failure)
-    assert ("a book 0" in tokenizer.decode(texts.chosen.ids)) is shown
-
-
-def test_what_is_too_long_loses_its_oldest_posts_and_never_the_answer(tokenizer: Any) -> None:
-    posts = tuple(Post(str(n), "", f"post {n} " + "city " * 20) for n in range(8))
-    texts = texts_of(Chat(tokenizer), Query(question="best bread?", posts=posts), (GOOD, BAD + " day" * 30), 250)
-    assert not isinstance(texts, Failure)
-    assert 0 < texts.cut < 8
-    for text, answer in ((texts.chosen, GOOD), (texts.rejected, BAD + " day" * 30)):
-        assert len(text.ids) <= 250
-        shown = tokenizer.decode(text.ids)
-        assert [f"post {n} " in shown for n in range(8)] == [n >= texts.cut for n in range(8)]
-        assert tokenizer.decode(text.ids[text.start : text.end]) == answer
-        assert shown.endswith("<|end|>\n")
+    prompt = tokenizer.decode(texts.chosen.ids)
+    assert [text for text in ("a book 0", "early book morning") if text in prompt] == shown
 
 
 def test_dpo_learns_from_the_answers_own_tokens(tokenizer: Any) -> None:
@@ -269,13 +267,6 @@ def test_a_finished_folder_is_left_alone_and_other_settings_need_another(
         finetune(replace(config, lr=1e-4))
 
 
-def test_a_loss_that_is_not_finite_stops_with_advice(settings: Callable[..., FullConfig]) -> None:
-    config = settings(lr=1e30)
-    with pytest.raises(PrbError, match=r"at step \d+: lower --lr"):
-        finetune(config)
-    assert not (config.target / "card.json").exists()
-
-
 # --- wrong input
 
 
@@ -295,15 +286,6 @@ def test_wrong_input_ends_with_one_line_and_leaves_nothing(
         assert not config.target.exists()
 
 
-def test_a_folder_of_something_else_is_not_touched(settings: Callable[..., FullConfig]) -> None:
-    config = settings()
-    config.target.mkdir()
-    (config.target / "thesis.txt").write_text("mine")
-    with pytest.raises(RunConflict, match="not a training folder"):
-        finetune(config)
-    assert [path.name for path in config.target.iterdir()] == ["thesis.txt"]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -312,8 +294,6 @@ def test_a_folder_of_something_else_is_not_touched(settings: Callable[..., FullC
         ({"base": "x?dtpye=bf16"}, "did you mean 'dtype'"),
         ({"method": "dpo?beta=0"}, "method 'dpo': beta='0'"),
         ({"method": "reward-model?beta=1"}, "no option of method 'reward-model' named 'beta'"),
-        ({"lora": -1}, "lora must be at least 0"),
-        ({"lr": 0.0}, "lr must be greater than 0"),
         ({"epochs": float("nan")}, "epochs"),
         ({"validation": 1.0}, "validation must be less than 1"),
     ],
@@ -325,36 +305,17 @@ def test_settings_are_checked_before_anything_is_loaded(
         settings(**changes)
 
 
-def test_twins_and_users_are_never_on_both_sides(
-    settings: Callable[..., FullConfig], tokenizer: Any, tmp_path: Path
-) -> None:
-    config = settings(dataset="simulate?persons=40&pairs=2&posts=1&mirror=true", validation=0.3)
-    dataset = load(config.dataset, split="train")
-    write_rows(config, dataset, Chat(tokenizer), 4096, tmp_path, Silent())
-    about = read_json(tmp_path / ABOUT)
-    cluster = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
-    outside = {cluster[pair] for pair in about["held"]}
-    inside = {cluster[pair] for pair in dataset.index.ids if pair not in about["held"]}
-    assert outside
-    assert not outside & inside
-    assert about["counts"]["held_out"] == len(about["held"]) == 4 * len(outside)
+def test_a_loss_that_is_not_finite_stops_with_advice(settings: Callable[..., FullConfig]) -> None:
+    config = settings(lr=1e30)
+    with pytest.raises(PrbError, match=r"at step \d+: lower --lr"):
+        finetune(config)
+    assert not (config.target / "card.json").exists()
 
 
-def test_the_recipe_of_the_docs_trains_on_composed_users(base: str, tmp_path: Path) -> None:
-    config = settings_for(base=base, dataset="mirror?split=train&users=4", out=tmp_path / "out", epochs=1, k=1)
-    card = finetune(config).summary
-    assert card["data"]["name"] == "mirror?split=train&users=4&seed=0"
-    assert (card["data"]["rows"], card["data"]["users"], card["steps"]) == (8, 4, 2)
-
-
-def test_past_choices_are_in_the_prompt_that_is_trained_on(tokenizer: Any, tmp_path: Path) -> None:
-    past = [{"question": "which book?", "chosen": "early book morning", "rejected": "late long book"}]
-    data = write(tmp_path / "set.jsonl", [{**row, "choices": past} for row in rows()])
-    shown = {}
-    for history in ("both", "posts"):
-        config = settings_for(base="unused", dataset=data, history=history)
-        _, texts = next(tokenized(config, load(str(data), split="train"), Chat(tokenizer), 512))
-        assert not isinstance(texts, Failure)
-        shown[history] = tokenizer.decode(texts.chosen.ids)
-    assert "early book morning" in shown["both"]
-    assert "early book morning" not in shown["posts"]
+def test_a_folder_of_something_else_is_not_touched(settings: Callable[..., FullConfig]) -> None:
+    config = settings()
+    config.target.mkdir()
+    (config.target / "thesis.txt").write_text("mine")
+    with pytest.raises(RunConflict, match="not a training folder"):
+        finetune(config)
+    assert [path.name for path in config.target.iterdir()] == ["thesis.txt"]

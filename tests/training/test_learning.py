@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prb.data.load import training_split
+from prb.data.source import MemorySource
 from prb.errors import BadInput, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
@@ -27,7 +29,6 @@ from prb.training.learning import (
     fold_of,
     held_out_margins,
     learn,
-    margins,
     open_training,
     prepare,
     split_off,
@@ -83,6 +84,14 @@ def test_training_never_falls_back_to_test_rows(write_jsonl: Callable[..., Path]
         open_training(str(path), None)
 
 
+@pytest.mark.parametrize(
+    ("splits", "trained_on"), [([], None), ([None], None), (["test", "dev"], "dev"), (["dev", "train"], "train")]
+)
+def test_what_is_trained_on_by_default(splits: list[str | None], trained_on: str | None) -> None:
+    rows = [make_row(n, **({"split": split} if split else {})) for n, split in enumerate(splits)]
+    assert training_split(MemorySource("rows", rows)) == trained_on
+
+
 def test_each_text_is_encoded_once(write_jsonl: Callable[..., Path]) -> None:
     dataset = open_training(str(write_jsonl(rows_of_twelve())), None)
     examples = prepare(dataset, make_features("static"), joint=False, k=10)
@@ -112,9 +121,8 @@ def assert_same(a: Learned, b: Learned) -> None:
 def test_the_same_seed_gives_the_same_head_and_another_does_not(name: str) -> None:
     once, again = (learn(name, USERS.examples, FIT, HELD, SHORT) for _ in range(2))
     assert_same(once, again)
-    if name not in ("light",):
-        other = learn(name, USERS.examples, FIT, HELD, replace(SHORT, seed=1))
-        assert other.curve != once.curve
+    other = learn(name, USERS.examples, FIT, HELD, replace(SHORT, seed=1))
+    assert other.curve != once.curve or name == "light"
 
 
 class Killed(Exception):
@@ -138,15 +146,8 @@ def test_a_killed_training_resumes_to_the_same_head(name: str, tmp_path: Path, m
     assert path.exists()
     monkeypatch.setattr(Training, "epoch", epoch)
     assert_same(learn(name, USERS.examples, FIT, HELD, SHORT, checkpoint=path), undisturbed)
-
-
-def test_a_checkpoint_that_cannot_be_read_is_of_no_use_and_training_starts_again(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(b"not a checkpoint")
-    assert_same(
-        learn("bilinear", USERS.examples, FIT, HELD, SHORT, checkpoint=path),
-        learn("bilinear", USERS.examples, FIT, HELD, SHORT),
-    )
+    path.write_bytes(b"not a checkpoint")  # is of no use, and training starts again
+    assert_same(learn(name, USERS.examples, FIT, HELD, SHORT, checkpoint=path), undisturbed)
 
 
 def test_the_kept_weights_are_those_of_the_best_epoch() -> None:
@@ -156,12 +157,6 @@ def test_the_kept_weights_are_those_of_the_best_epoch() -> None:
     assert len(losses) <= learned.best + 3
     held, _ = held_out_margins(learned.head, USERS.examples, HELD)
     assert float(np.logaddexp(0, -held).mean()) == pytest.approx(min(losses))
-
-
-def test_without_held_out_users_it_runs_to_the_end() -> None:
-    learned = learn("bt", USERS.examples, FIT, HELD[:0], SHORT)
-    assert (learned.best, len(learned.curve)) == (6, 6)
-    assert learned.curve[0].held_loss is None
 
 
 def test_a_loss_that_is_not_finite_stops_with_advice() -> None:
@@ -193,16 +188,6 @@ def test_a_user_gives_half_of_the_rows_as_support_and_eight_at_most() -> None:
     assert {n: int((user[shown] == n).sum()) for n in (4, 2, 7)} == {4: 0, 2: 2, 7: 8}
     assert sorted([*shown, *rest]) == list(range(26))
     assert first_rows(user, 3)[0].tolist() == [0, 1, 2, 3, 6, 7, 8]
-
-
-@pytest.mark.parametrize("name", ["lore", "vpl"])
-def test_new_questions_of_seen_users_are_scored_by_what_was_learned_of_them(name: str) -> None:
-    many = conflicting_users(users=40, pairs=20, size=6)
-    fit, new = first_rows(many.examples.user, 15)
-    head = learn(name, many.examples, fit, fit[:0], Learning(l2=1e-4, lr=0.02, epochs=20, batch=128)).head
-    assert set(head.codes) == set(many.examples.users)
-    known = {n: head.codes[user] for n, user in enumerate(many.examples.users)}
-    assert (margins(head, many.examples, new, known) > 0).mean() > 0.7
 
 
 WORLD = "simulate?persons=600&seed=3"

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pytest
 
-from prb.cli import run
 from prb.data.load import load
 from prb.data.named.mirror import Lesson
 from prb.engine.load import Loading
 from prb.errors import BadInput, RunConflict, UnknownName
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.models.personal.features import make_features
 from prb.models.personal.head import load_personal, query_of
@@ -48,16 +48,6 @@ def test_a_light_head_is_trained_and_its_card_tells_all(data: str, tmp_path: Pat
     assert sorted(p.name for p in (tmp_path / "head").iterdir()) == [
         ".lock", "card.json", "config.json", "users.json", "weights.safetensors"
     ]  # fmt: skip
-
-
-def test_scores_from_disk_are_the_margins_training_saw(data: str, tmp_path: Path) -> None:
-    train(TrainConfig(method="light", dataset=data, out=tmp_path / "head"))
-    model = load_personal(tmp_path / "head")
-    features = make_features("static")
-    examples = prepare(open_training(data, None), features, joint=False, k=10)
-    pairs = [pair for pair in load(data, split="train") if isinstance(pair, Pair)]
-    scores = np.array(model.score([Ask(query_of(p, None, 10), a) for p in pairs for a in p.answers]))
-    np.testing.assert_allclose(scores[::2] - scores[1::2], margins(model.head, examples, np.arange(48)), atol=1e-9)
 
 
 def test_a_finished_folder_is_left_alone_and_another_setting_refused(data: str, tmp_path: Path) -> None:
@@ -106,24 +96,20 @@ def test_a_sweep_tries_the_grid_and_trains_on_everybody(data: str, tmp_path: Pat
     assert card["validation"] is None
 
 
-def test_the_command_line_trains_and_evaluates(
-    data: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_a_bilinear_head_learns_two_opposite_tastes_from_posts(data: str, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs the torch extra")
-    out = str(tmp_path / "head")
-    assert run(["train", "bilinear", "--dataset", data, "--out", out, "--epochs", "3", "--quiet", "--json"]) == 0
-    card = orjson.loads(capsysbinary.readouterr().out)
+    card = train(TrainConfig(method="bilinear", dataset=data, out=tmp_path / "head", epochs=3)).summary
     assert len(card["curve"]) == 3
-    run_folder = str(tmp_path / "run")
-    said = ["evaluate", "--dataset", data, "--split", "train", "--model", f"personal?path={out}", "--quiet"]
-    assert run([*said, "--out", f"{run_folder}-left-out", "--json"]) == 1
-    left_out = capsysbinary.readouterr()
-    assert orjson.loads(left_out.out)["results"][0]["trained_on"] == {"rows": 48, "users": 12}
-    assert b"nothing was measured (48 \xc3\x97 the model was trained on this row)" in left_out.err
-    said += ["--trained", "count"]
-    assert run([*said, "--condition", "none", "--condition", "profile", "--out", run_folder, "--json"]) == 0
-    none, profile = orjson.loads(capsysbinary.readouterr().out)["results"]
-    assert none["accuracy"]["value"] == 0.5  # twelve persons, two opposite tastes, nothing known of anybody
+    config = EvaluateConfig(
+        dataset=data,
+        split="train",
+        model=(f"personal?path={tmp_path / 'head'}",),
+        trained="count",
+        condition=("none", "profile"),
+        out=tmp_path / "run",
+    )
+    none, profile = evaluate(config).summary["results"]
+    assert none["accuracy"]["value"] == 0.5  # nothing is known of anybody
     assert profile["accuracy"]["value"] > 0.9
 
 
@@ -176,6 +162,16 @@ def test_a_matcher_carries_its_adapter_and_scores_like_any_head(lm: Path, tmp_pa
 def test_what_cannot_be_tuned_is_refused(features: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="matcher tunes an LLM"):
         tune(QUICK, lessons(), features, tmp_path, 0, SILENT)
+
+
+def test_scores_from_disk_are_the_margins_training_saw(data: str, tmp_path: Path) -> None:
+    train(TrainConfig(method="light", dataset=data, out=tmp_path / "head"))
+    model = load_personal(tmp_path / "head")
+    features = make_features("static")
+    examples = prepare(open_training(data, None), features, joint=False, k=10)
+    pairs = [pair for pair in load(data, split="train") if isinstance(pair, Pair)]
+    scores = np.array(model.score([Ask(query_of(p, None, 10), a) for p in pairs for a in p.answers]))
+    np.testing.assert_allclose(scores[::2] - scores[1::2], margins(model.head, examples, np.arange(48)), atol=1e-9)
 
 
 def test_an_adapter_cannot_be_tuned_again(tmp_path: Path) -> None:

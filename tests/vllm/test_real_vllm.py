@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,17 +16,14 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import orjson
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM lives in an environment of its own: make test-vllm")
 
-from prb.api import evaluate
 from prb.errors import PrbError
 from prb.models import MODELS
 from prb.types import Ask, Failure, Post, Query, Scorer
 from prb.weights import resolve_weights
-from tests.conftest import make_row
 from tests.models.reward_server import RewardServer
 from tests.tiny import tokenizer
 from tests.vllm.heads import save_head, save_smollm2_head
@@ -164,39 +160,3 @@ def check_fake(url: str, folder: Path) -> None:
                 assert [{k: r[k] for k in same & set(r)} for r in fakes] == [
                     {k: r[k] for k in same & set(r)} for r in rows
                 ]
-
-
-def test_a_run_whose_server_was_killed_is_resumed(heads: Callable[[str], Path], tmp_path: Path) -> None:
-    folder, port = heads("llama"), free_port()
-    rows = tmp_path / "rows.jsonl"
-    rows.write_bytes(b"".join(orjson.dumps(make_row(n)) + b"\n" for n in range(400)))
-    spec = f"rm:=classifier?url=http://127.0.0.1:{port}&retries=1"
-
-    def run(out: str, model: str = spec) -> Any:
-        return evaluate(dataset=str(rows), model=(model,), batch=8, out=tmp_path / out, quiet=True)
-
-    with vllm(folder, port) as (_, kill):
-        written = tmp_path / "served" / "outcomes.jsonl"
-
-        def kill_after_some_lines() -> None:
-            while not written.exists() or written.read_bytes().count(b"\n") < 100:
-                time.sleep(0.01)
-            kill()
-
-        threading.Thread(target=kill_after_some_lines, daemon=True).start()
-        with pytest.raises(PrbError, match="run the same command again to resume"):
-            run("served")
-    kept = written.read_bytes().count(b"\n")
-    with vllm(folder, port):
-        run("served")
-    run("local", f"rm:=classifier?path={folder}&dtype=fp32&device=cpu")
-    served, local = (
-        [orjson.loads(line) for line in (tmp_path / out / "outcomes.jsonl").read_bytes().splitlines()]
-        for out in ("served", "local")
-    )
-    print(f"resumed after {kept} of {len(served)} lines")
-    assert 0 < kept < len(served) == len(local)
-    for a, b in zip(served, local, strict=True):
-        assert a["pair"] == b["pair"]
-        assert a["scores"] == pytest.approx(b["scores"], abs=CLOSE)
-        assert a["credit"] == b["credit"]

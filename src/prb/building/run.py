@@ -54,9 +54,9 @@ from prb.runs import Finished, RunFolder, write_json, write_lines
 from prb.stats.bias import blind_margins, credits_of
 from prb.stats.credit import CREDIT
 from prb.stats.estimate import components
-from prb.text.encoders import ENCODERS, Encoder, Matrix
-from prb.text.words import BLOCK, LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates
-from prb.types import Aspect, Duel, Failure, Post, Query
+from prb.text.encoders import ENCODERS, Matrix
+from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates
+from prb.types import Aspect, Duel, Failure, Query
 from prb.work import open_replies, refuse_failures, share_problem, unanswered
 
 PAIRS, REJECTS, CHECKS, CARD = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json"
@@ -109,25 +109,6 @@ def record_gate(record: UserRecord, posts: float) -> str | None:
     if len(record.posts) < posts:
         return f"{len(record.posts)} posts, at least {posts:g} required"
     return None if record.narrative or record.rubric else "neither narrative nor rubric"
-
-
-def find_duplicates(
-    records: Sequence[UserRecord], encoder: Encoder, cosine: float, block: int = BLOCK
-) -> dict[int, int]:
-    """Position of a record → position of the first one with nearly the same question and narrative."""
-    if not records:
-        return {}
-    rows = encoder.encode([f"{record.question}\n{record.narrative}" for record in records])
-    first: dict[int, int] = {}
-    for later, earlier in near_duplicates(rows, cosine, block):
-        first.setdefault(later, earlier)
-    return first
-
-
-def leaking_posts(record: UserRecord, rubric: Sequence[Aspect]) -> tuple[Post, ...]:
-    """Posts that repeat the narrative or the rubric word for word."""
-    hidden = SharedWording(hidden_texts(record.narrative, rubric), LEAK_WORDS)
-    return tuple(post for post in record.posts if hidden.first_in(post.text))
 
 
 _REFUSAL = re.compile(
@@ -264,8 +245,11 @@ class Pipeline:
         limits = self.limits
         records = [r for r in self.records if self._admits(r, "input", record_gate(r, **limits["input"]))]
         first: dict[int, int] = {}
-        if "duplicate" in limits:
-            first = find_duplicates(records, ENCODERS.make("static"), limits["duplicate"]["cosine"])
+        """Position of a record → position of the first one with nearly the same question and narrative."""
+        if records and "duplicate" in limits:
+            rows = ENCODERS.make("static").encode([f"{record.question}\n{record.narrative}" for record in records])
+            for later, earlier in near_duplicates(rows, limits["duplicate"]["cosine"]):
+                first.setdefault(later, earlier)
         self.records = [
             record
             for n, record in enumerate(records)
@@ -285,9 +269,10 @@ class Pipeline:
                 continue
             self._admits(record, "rubric", None)
             self.rubrics[record.id] = rubric
-            leaks = leaking_posts(record, rubric)
-            self.posts_left_out += len(leaks)
-            clean = replace(record, posts=tuple(post for post in record.posts if post not in leaks))
+            hidden = SharedWording(hidden_texts(record.narrative, rubric), LEAK_WORDS)
+            clean = replace(record, posts=tuple(post for post in record.posts if not hidden.first_in(post.text)))
+            leaks = len(record.posts) - len(clean.posts)
+            self.posts_left_out += leaks
             if not leaks or self._admits(clean, "input", record_gate(clean, **self.limits["input"])):
                 kept.append(clean)
         self.records = kept
@@ -509,6 +494,8 @@ class Pipeline:
         pairs, ledger, out = list(self.verified.values()), self.ledger, self.config.out
         rows = [row for pair in pairs for row in pair_rows(pair)]
         prompts = sorted({"material", "build_avoid", *PROMPTS.values()})
+        applied = Counter(check.gate for check in self.checks)
+        passed = Counter(check.gate for check in self.checks if check.reason is None)
         blind: dict[str, float | None] = dict.fromkeys(name for name in BLIND_GATES if name in self.limits)
         blind |= {result.name: result.accuracy(pairs) for result in self.blind}
         card = {
@@ -527,7 +514,7 @@ class Pipeline:
                 "requests": ledger.asked,
             },
             "failures": dict(sorted(ledger.failures.items())),
-            "gates": pass_rates(self.checks),
+            "gates": {gate: {"applied": applied[gate], "passed": passed[gate]} for gate in GATES if applied[gate]},
             "user_blind_accuracy": blind,
             "cost": {stage: asdict(ledger.usage[stage]) for stage in STAGES if stage in ledger.usage},
             "usd": ledger.usd,
@@ -539,9 +526,7 @@ class Pipeline:
         convert(MemorySource(PAIRS, rows), out / PAIRS)
         write_lines(out / REJECTS, [reject._asdict() for reject in self.rejects])
         write_json(out / CARD, card)
-        if (
-            rows
-        ):  # a folder that `prb data push` publishes and `datasets.load_dataset` reads, with the card as its README
+        if rows:  # what `prb data push` publishes and `datasets.load_dataset` reads, with the card as its README
             text = render(files("prb.building") / "card.md.jinja", **card, known=GATES)
             write_folder(MemorySource(PAIRS, rows), out / HUB, CardText(text))
         else:
@@ -652,10 +637,3 @@ def pair_rows(pair: AnswerPair) -> Iterator[dict[str, Any]]:
     yield first | {"mirror": partner.record.id, "build": about}
     twin = row(partner, *reversed(answers))
     yield twin | {"mirror": task.record.id, "own_question": partner.record.question, "build": swapped}
-
-
-def pass_rates(checks: Sequence[Check]) -> dict[str, dict[str, int]]:
-    """How often each gate was applied and passed, over all rounds."""
-    applied = Counter(check.gate for check in checks)
-    passed = Counter(check.gate for check in checks if check.reason is None)
-    return {gate: {"applied": applied[gate], "passed": passed[gate]} for gate in GATES if applied[gate]}

@@ -18,10 +18,10 @@ from statistics import mean
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
-import orjson
 
 from prb.building.config import ASPECTS, CANDIDATES, PROMPTS, ROLES, STAGES, BuildConfig, Role, Stage, gate_limits
-from prb.data.source import DATASETS, open_source
+from prb.data.schema import prepared, row_problems, to_posts, to_rubric
+from prb.data.source import DATASETS, BadRow, Row, open_source
 from prb.errors import BadData, BadInput, BudgetUsedUp, Problem
 from prb.evaluation.planners import entries
 from prb.grading import Grades
@@ -34,7 +34,7 @@ from prb.prompts import load, quote, with_material
 from prb.registry import Spec
 from prb.text.encoders import ENCODERS, Encoder
 from prb.text.pii import mask
-from prb.text.words import BLOCK, similarity_blocks
+from prb.text.words import similarity_blocks
 from prb.types import Aspect, Failure, Post, Turn
 from prb.work import RESUME, Asked, Breaker, Call, Replies, ask_missing
 
@@ -45,7 +45,7 @@ SIDES: tuple[Side, Side] = ("chosen", "rejected")
 
 # --- records ---
 
-READ = ("id", "user", "question", "narrative", "posts", "profile", "category", "rubric_aspects")
+RECORD_FIELDS = {"id", "user", "question", "narrative", "profile", "category", "rubric_aspects"}
 WRITTEN = ("chosen", "rejected", "mirror", "negative_rubric", "own_question", "build")
 """Fields a build writes itself; in an input they are left over from another build."""
 
@@ -90,16 +90,17 @@ def read_records(spec: str, *, skip_bad: bool = False) -> tuple[list[UserRecord]
     source = DATASETS.build(Spec("lampqa", {"path": folder})) if folder != spec else open_source(spec)
     records: dict[str, UserRecord] = {}
     problems: list[Problem] = []
-    for row in source.rows():
+    for raw in source.rows():
         try:
-            if row.problem:
-                raise ValueError(row.problem)
-            record = parse_record(row.data)
-            if record.id in records:
-                raise ValueError(f"duplicate id {record.id!r}")
-            records[record.id] = record
-        except ValueError as error:
-            problems.append(Problem(row.place, row.line, str(error)))
+            row = prepared(raw, "records")
+            reasons = row_problems(row, "records")
+        except BadRow as error:
+            row, reasons = {}, [str(error)]
+        if str(row.get("id")) in records:
+            reasons.append(f"duplicate id {str(row['id'])!r}")
+        if not reasons:
+            records[str(row["id"])] = to_record(row)
+        problems += [Problem(raw.place, raw.line, reason) for reason in reasons]
     if problems and not skip_bad:
         raise BadData(spec, problems)
     if not records:
@@ -107,42 +108,18 @@ def read_records(spec: str, *, skip_bad: bool = False) -> tuple[list[UserRecord]
     return list(records.values()), [Reject(f"{p.place}:{p.line}", "input", p.what) for p in problems]
 
 
-def parse_record(data: Any) -> UserRecord:
-    """Raises `ValueError` with what is wrong, before anything is paid for."""
-    if not isinstance(data, dict):
-        raise ValueError("a record must be a JSON object")
-    if missing := [
-        name for name in ("id", "question") if not str(data.get(name) or "").strip() and data.get(name) != 0
-    ]:
-        raise ValueError(f"`{missing[0]}` is missing")
-    for name in ("question", "narrative"):
-        if not isinstance(data.get(name) or "", str):
-            raise ValueError(f"`{name}` must be a string")
-    posts = (data.get("profile") or []) if data.get("posts") is None else data["posts"]
-    posts = [{"text": post} if isinstance(post, str) else post for post in posts] if isinstance(posts, list) else [None]
-    if not all(isinstance(post, dict) and isinstance(post.get("text"), str) for post in posts):
-        raise ValueError("`posts` must be a list of strings, or of objects with `text`")
-    aspects = data.get("rubric_aspects") or []
-    if not isinstance(aspects, list) or not all(
-        isinstance(a, dict) and isinstance(text := a.get("aspect"), str) and text.strip() for a in aspects
-    ):
-        raise ValueError("`rubric_aspects` must be a list of objects with `aspect`")
-    if any(not isinstance(a.get("weight", 1), int | float) or a.get("weight", 1) <= 0 for a in aspects):
-        raise ValueError("`weight` of an aspect must be a number above 0")
-    try:
-        orjson.dumps(data)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"has a value that JSON cannot represent: {error}") from None
-    written = enumerate((post for post in posts if post["text"].strip()), 1)
+def to_record(row: Row) -> UserRecord:
+    """A checked row as a record."""
+    known = RECORD_FIELDS | set(WRITTEN)
     return UserRecord(
-        id=str(data["id"]),
-        user=str(data["id"] if data.get("user") is None else data["user"]),
-        question=data["question"].strip(),
-        narrative=(data.get("narrative") or "").strip(),
-        posts=tuple(Post(str(p.get("id") or n), str(p.get("category") or ""), p["text"]) for n, p in written),
-        category=str(data.get("category") or "uncategorised"),
-        rubric=tuple(Aspect.read(a).mapped(str) for a in aspects),
-        other={key: value for key, value in data.items() if key not in READ + WRITTEN and value is not None},
+        id=str(row["id"]),
+        user=str(row.get("user", row["id"])),
+        question=row["question"].strip(),
+        narrative=row.get("narrative", "").strip(),
+        posts=to_posts(row),
+        category=row.get("category") or "uncategorised",
+        rubric=to_rubric(row),
+        other={key: value for key, value in row.items() if key not in known},
     )
 
 
@@ -475,7 +452,7 @@ _VERDICT = re.compile(r"verdict[\s*_`]*:[\s*_`]*(conflict|compatible|different q
 
 
 def propose_couples(
-    records: Sequence[UserRecord], encoder: Encoder, similar: float, block: int = BLOCK
+    records: Sequence[UserRecord], encoder: Encoder, similar: float
 ) -> list[tuple[UserRecord, UserRecord]]:
     """Different users of one split with similar questions, the most similar first, each record at most once."""
     if len(records) < 2:
@@ -484,7 +461,7 @@ def propose_couples(
     users = np.array([record.user for record in records])
     splits = np.array([str(record.other.get("split")) for record in records])
     near: set[tuple[float, int, int]] = set()
-    for start, cosines in similarity_blocks(rows, block):
+    for start, cosines in similarity_blocks(rows):
         here = slice(start, start + len(cosines))
         cosines[(users[here, None] == users[None, :]) | (splits[here, None] != splits[None, :])] = -1
         for number, of_one in enumerate(cosines, start):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -43,11 +44,10 @@ GROUPS = {
         "serve": "serve a reward model over HTTP",
         "models": "list reward models and their options; pull weights",
         "cache": "what models replied before: how much, and how to forget it",
-        "completion": "complete commands and flags in bash, zsh or fish",
     },
     "share": {
         "leaderboard": "check many submissions and write one site from them",
-        "export": "write a run for the hub, every_eval_ever, inspect, CSV or Parquet",
+        "export": "write a run for others: for the hub, for other evaluation tools, as tables",
     },
 }
 """Verbs by what one wants."""
@@ -81,14 +81,11 @@ SETTINGS = {
     "models pull": "prb.cli.data.PullWeightsConfig",
     "cache stats": "prb.cli.data.CacheStatsConfig",
     "cache clear": "prb.cli.data.ClearCacheConfig",
-    "completion": "prb.cli.completion.CompletionConfig",
     "leaderboard": "prb.reporting.submissions.LeaderboardConfig",
     "export": "prb.reporting.formats.ExportConfig",
 }
-"""The settings of every command. What it does with them is the function of its name, such as `data_check`, in one of
-`FILES`; a verb without one prints its result as a run."""
-FILES = {"data": "data", "models": "data", "cache": "data", "completion": "completion"}
-"""By verb; the others are in `verbs.py`."""
+"""The settings of every command. What it does with them is the function of its name, such as `data_check`, in
+`data.py` or `verbs.py`; a verb without one prints its result as a run."""
 STUDY_NEEDS = ("sqlalchemy", "fastapi", "uvicorn", "argon2", "itsdangerous")
 """What the extra `study` installs."""
 
@@ -97,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Exit codes: 0 done, 1 failed, 2 bad input or usage, 130 interrupted."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the parent process set another one
         signal.signal(signal.SIGINT, _interrupt)
+    gc.set_threshold(200_000)  # rows have no reference cycles; looking for some takes a fifth of the time of a run
     code = run(list(sys.argv[1:] if argv is None else argv))
     if code == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -111,7 +109,12 @@ def _interrupt(*_: object) -> None:
         os._exit(INTERRUPTED)
 
     signal.signal(signal.SIGINT, leave)
+    _interrupted.append(True)
     raise KeyboardInterrupt
+
+
+_interrupted: list[bool] = []
+"""Not empty after Ctrl-C, which some libraries turn into an error of their own."""
 
 
 def run(args: list[str]) -> int:
@@ -141,6 +144,11 @@ def run(args: list[str]) -> int:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         print(f"prb: {what}", file=sys.stderr)
         return 2 if error.errno == errno.ENAMETOOLONG else 1
+    except Exception:
+        if not _interrupted:
+            raise
+        print(f"prb: {RESUME}", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 
@@ -178,7 +186,7 @@ def _dispatch(args: list[str]) -> None:
     from prb.cli.parse import parse
 
     config = parse(settings_of(name, args), args, name)
-    module = import_module(f"prb.cli.{FILES.get(verb, 'verbs')}")
+    module = import_module("prb.cli.data" if verb in ("data", "models", "cache") else "prb.cli.verbs")
     try:
         command = getattr(module, name.replace(" ", "_"), None)
         command(config) if command else module.run_verb(name, config)

@@ -192,10 +192,6 @@ class HelpFormatter(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """Errors are one line, and say what was probably meant."""
 
-    @property
-    def actions(self) -> list[argparse.Action]:
-        return [action for action in self._actions if action.help != argparse.SUPPRESS]
-
     def format_help(self) -> str:
         shapes = {"?": "[{}]", "+": "{}…", "*": "[{}…]"}
         positional = [action for action in self._actions if not action.option_strings]

@@ -24,8 +24,8 @@ import numpy as np
 import orjson
 
 from prb.config import HistoryKind
-from prb.data.schema import BUILD, BadRow, Task, listed, prepared, read_columns, row_problems, to_choices, to_posts
-from prb.data.source import RawRow, Source, open_source, subset_of
+from prb.data.schema import BUILD, Task, listed, prepared, read_columns, row_problems, to_choices, to_posts
+from prb.data.source import BadRow, RawRow, Source, open_source, subset_of
 from prb.errors import BadData, BadInput, Problem
 from prb.hashing import draw
 from prb.stats.estimate import components, links_by_text
@@ -34,8 +34,6 @@ from prb.types import NO_EVIDENCE, Choice, Item, Pair, Post
 LINKED = "users and questions"
 SMALL = 4096
 """A sample of at most this many rows is read once and kept, so that it costs one pass over a large file."""
-MOST_PROBLEMS = 1_000_000
-"""A file with more is no dataset, and a list of all of them would fill the memory."""
 
 
 @dataclass(slots=True)
@@ -408,9 +406,11 @@ def training_split(source: Source) -> str | None:
             return "train"
         if not splits:
             return None
-    if "dev" in splits or not splits:
-        return "dev" if splits else None
-    raise BadInput(f"{source.name} has no rows to train on; its splits are {', '.join(sorted(splits))}")
+    if "dev" in splits:
+        return "dev"
+    if splits:
+        raise BadInput(f"{source.name} has no rows to train on; its splits are {', '.join(sorted(splits))}")
+    return None
 
 
 NO_GROUPS: dict[str, str] = {}
@@ -470,8 +470,6 @@ class Scan:
         if reasons:
             self.bad.add(ordinal)
             self.problems += [Problem(row.place, row.line, reason) for reason in reasons]
-            if len(self.problems) > MOST_PROBLEMS:
-                raise BadData(f"{row.place}, up to line {row.line}", self.problems)
             return
         index, user = self._index, str(data.get("user", row_id))
         self.ids[row_id] = len(self._ordinals)

@@ -24,7 +24,7 @@ import yaml
 
 from prb import __version__
 from prb.data.load import load
-from prb.data.source import DATASETS, EXTRA, MemorySource, Row, Source, open_source
+from prb.data.source import DATASETS, EXTRA, BadRow, MemorySource, Row, Source, open_source
 from prb.errors import BadData, BadInput, MissingExtra, PrbError, Problem, first_line
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
@@ -55,10 +55,10 @@ def convert(source: Source, target: Path) -> int:
 
     def rows() -> Iterator[Row]:
         for row in source.rows():
-            if row.problem or not isinstance(row.data, dict):
-                reason = row.problem or "a row must be an object"
-                raise BadData(source.name, [Problem(row.place, row.line, reason)])
-            yield row.data
+            try:
+                yield row.fields()
+            except BadRow as error:
+                raise BadData(source.name, [Problem(row.place, row.line, str(error))]) from None
 
     try:
         with draft(target) as part:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prb.errors import unknown
 from prb.text.encoders import ENCODERS, Encoder
 from prb.text.words import NEAR_DUPLICATE, normalized, words
 from prb.types import Choice, Post
@@ -60,12 +59,6 @@ def _encoder() -> Encoder:
 
 
 RANKERS: dict[str, Ranker] = {"recency": recency, "bm25": bm25, "embedding": embedding}
-
-
-def ranker(name: str) -> Ranker:
-    if name not in RANKERS:
-        raise unknown("ranker", name, RANKERS)
-    return RANKERS[name]
 
 
 def top_posts(question: str, posts: Sequence[Post], rank: Ranker, *, k: int, budget: int | None = None) -> Selection:

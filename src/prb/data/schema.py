@@ -19,13 +19,15 @@ import orjson
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from prb.data.source import MAX_COLUMNS, HubSource, RawRow, Row, Source, dict_row, file_source
+from prb.data.source import MAX_COLUMNS, BadRow, HubSource, RawRow, Row, Source, dict_row, file_source, kind_of
 from prb.errors import BadInput, Problem, by_kind
 from prb.registry import Spec
 from prb.types import Aspect, Choice, Item, Pair, Post, Rating, Role, Turn
 
 T = TypeVar("T")
 Task = Literal["pairs", "ratings"]
+Kind = Literal["pairs", "ratings", "records"]
+"""What rows are: those of a task, or what `prb build` makes pairs of."""
 MOST_SHOWN = 20
 """Kinds of problems of a file reported at once."""
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
@@ -33,10 +35,6 @@ Id = Text | int
 Answers = Text | Annotated[list[Text], Field(min_length=1)]
 _OPEN = ConfigDict(extra="ignore", strict=True)
 """Other fields are allowed; they are not checked, and rows are used as they are, not as pydantic would return them."""
-
-
-class BadRow(ValueError):
-    """What is wrong with a row; whoever reads the rows adds the line."""
 
 
 class PostRow(TypedDict):
@@ -84,11 +82,14 @@ class _AnyRow(TypedDict):
     groups: NotRequired[dict[str, str]]
 
 
-class PairRow(_AnyRow):
-    chosen: Answers
-    rejected: Answers
+class RecordRow(_AnyRow):
     user: NotRequired[Id]
     narrative: NotRequired[str]
+
+
+class PairRow(RecordRow):
+    chosen: Answers
+    rejected: Answers
     tier: NotRequired[str]
     mirror: NotRequired[Id]
     topic: NotRequired[str]
@@ -101,13 +102,13 @@ class RatingRow(_AnyRow):
     rating: Annotated[float, Field(ge=0, le=1)]
 
 
-ROWS: dict[Task, Any] = {"pairs": PairRow, "ratings": RatingRow}
-FIELDS: dict[Task, frozenset[str]] = {task: row.__required_keys__ | row.__optional_keys__ for task, row in ROWS.items()}
+ROWS: dict[Kind, Any] = {"pairs": PairRow, "ratings": RatingRow, "records": RecordRow}
+FIELDS: dict[Kind, frozenset[str]] = {kind: row.__required_keys__ | row.__optional_keys__ for kind, row in ROWS.items()}
 
 
 @cache
-def _adapter(task: Task) -> TypeAdapter[Any]:
-    return TypeAdapter(ROWS[task])
+def _adapter(kind: Kind) -> TypeAdapter[Any]:
+    return TypeAdapter(ROWS[kind])
 
 
 # columns
@@ -141,8 +142,8 @@ class Columns(NamedTuple):
 
 
 @lru_cache(maxsize=1024)  # nearly all rows of a file have the same columns
-def read_columns(names: tuple[str, ...], task: Task) -> Columns:
-    known = FIELDS[task]
+def read_columns(names: tuple[str, ...], kind: Kind) -> Columns:
+    known = FIELDS[kind]
     field_of = {name: field for field in known for name in (field, *SYNONYMS.get(field, ()))}
     columns: dict[str, list[str]] = {}
     others = []
@@ -183,23 +184,20 @@ def _looks_like(field: str, name: str) -> bool:
 # values
 
 
-def prepared(row: RawRow, task: Task) -> Row:
+def prepared(row: RawRow, kind: Kind) -> Row:
     """The row in our own form, named after its place if it has no id. Raises `BadRow`."""
-    if row.problem:
-        raise BadRow(row.problem)
-    if type(row.data) is not dict:
-        raise BadRow(f"a row must be an object, not {_kind(row.data)}")
-    if len(row.data) > MAX_COLUMNS:
-        raise BadRow(f"the row has {len(row.data):,} columns; at most {MAX_COLUMNS:,} are read")
-    data = normalize(row.data, task)
+    given = row.fields()
+    if len(given) > MAX_COLUMNS:
+        raise BadRow(f"the row has {len(given):,} columns; at most {MAX_COLUMNS:,} are read")
+    data = normalize(given, kind)
     return data if "id" in data else {**data, "id": f"{row.place}:{row.line}"}
 
 
-def normalize(row: Row, task: Task = "pairs") -> Row:
+def normalize(row: Row, kind: Kind = "pairs") -> Row:
     """Columns by our names, nothing that is null, messages as turns and answers, any form of profile as posts."""
     if None in row.values():
         row = {key: value for key, value in row.items() if value is not None}
-    renamed, problem = read_columns(tuple(row), task)
+    renamed, problem = read_columns(tuple(row), kind)
     if problem:
         raise BadRow(problem)
     if renamed:
@@ -235,16 +233,9 @@ def _history(profile: Any) -> Row:
         return {"profile": profile if type(profile) is not str else []}
     if all(type(post) is dict and {"chosen", "rejected"} <= post.keys() for post in profile):
         return {"profile": [], "choices": [normalize(choice) for choice in profile]}
-    posts = []
-    for post in profile:
-        if type(post) is dict and "role" in post:
-            raise BadRow("`profile` holds messages; earlier turns belong in `context`, what the user wrote in texts")
-        if type(post) is dict and "text" not in post:
-            name = next((name for name in ("content", "body", "post", "comment", "message") if name in post), None)
-            posts.append({**post, "text": post[name]} if name else post)
-        else:
-            posts.append({"text": post} if type(post) is str else post)
-    return {"profile": posts}
+    if any(type(post) is dict and "role" in post for post in profile):
+        raise BadRow("`profile` holds messages; earlier turns belong in `context`, what the user wrote in texts")
+    return {"profile": [{"text": post} if type(post) is str else post for post in profile]}
 
 
 def read_posts(profile: Any) -> tuple[Post, ...]:
@@ -273,15 +264,15 @@ def _messages(row: Row) -> Row:
 # problems
 
 
-def row_problems(row: Row, task: Task) -> list[str]:
+def row_problems(row: Row, kind: Kind) -> list[str]:
     """Everything wrong with one prepared row on its own; `[]` means that it can be built."""
-    adapter = _adapter(task)
+    adapter = _adapter(kind)
     if not adapter.validator.isinstance_python(row):  # cheaper than a validation that collects reasons
         try:
             adapter.validate_python(row)
         except ValidationError as error:
             return _explain_all(error, row)
-    if task == "pairs" and {a.strip() for a in listed(row["chosen"])} & {a.strip() for a in listed(row["rejected"])}:
+    if kind == "pairs" and {a.strip() for a in listed(row["chosen"])} & {a.strip() for a in listed(row["rejected"])}:
         return ["`chosen` and `rejected` are the same text"]
     return []
 
@@ -295,11 +286,6 @@ _TEXT, _TEXTS = "constrained-str", "list[constrained-str]"
 """What pydantic calls the alternatives of a field that may have several types."""
 _EXPECTED = {"string_type": "text", "list_type": "a list", "dict_type": "an object", "bool_type": "true or false"}
 _EXPECTED |= {"float_type": "a number", "int_type": "a number", "typed_dict_type": "an object"}
-_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true/false", int: "a number", float: "a number"}
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
 
 
 def _explain_all(report: ValidationError, row: Row) -> list[str]:
@@ -334,7 +320,7 @@ def _explain(at: Sequence[int | str], kind: str, value: Any, error: Mapping[str,
     if kind.endswith("_type"):
         is_id = at[-1] == _TEXT and at[0] not in ("chosen", "rejected")
         expected = "text or an integer" if is_id else _EXPECTED.get(kind, kind.removesuffix("_type"))
-        return f"{field} must be {expected}, not {_kind(value)}"
+        return f"{field} must be {expected}, not {kind_of(value)}"
     return f"{field}: {error['msg']}"
 
 
@@ -343,52 +329,41 @@ def _explain(at: Sequence[int | str], kind: str, value: Any, error: Mapping[str,
 
 def to_pair(row: Mapping[str, Any]) -> Pair:
     """A checked row as a `Pair`; checks nothing itself, since it runs once per row and pass."""
-    get, row_id, mirror, chosen = row.get, str(row["id"]), row.get("mirror"), listed(row["chosen"])
+    mirror, chosen = row.get("mirror"), listed(row["chosen"])
     return Pair(
-        id=row_id,
-        user=str(get("user", row_id)),
-        question=row["question"],
-        profile=to_posts(row),
+        **_shared_fields(row),
         answers=(*chosen, *listed(row["rejected"])),
         n_best=len(chosen),
-        context=to_context(row),
-        choices=to_choices(row),
-        category=get("category", ""),
-        rubric=to_rubric(row),
-        narrative=get("narrative", ""),
-        tier=get("tier"),
+        narrative=row.get("narrative", ""),
+        tier=row.get("tier"),
         mirror=None if mirror is None else str(mirror),
-        split=get("split"),
-        topic=get("topic"),
-        drift=get("drift", False),
-        groups=get("groups", {}),
+        topic=row.get("topic"),
+        drift=row.get("drift", False),
     )
 
 
 def to_rating(row: Mapping[str, Any]) -> Rating:
-    return Rating(
-        id=str(row["id"]),
-        user=str(row["user"]),
-        question=row["question"],
-        profile=to_posts(row),
-        answer=row["answer"],
-        rating=float(row["rating"]),
-        context=to_context(row),
-        choices=to_choices(row),
-        category=row.get("category", ""),
-        rubric=to_rubric(row),
-        split=row.get("split"),
-        groups=row.get("groups", {}),
-    )
+    return Rating(**_shared_fields(row), answer=row["answer"], rating=float(row["rating"]))
+
+
+def _shared_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": str(row["id"]),
+        "user": str(row.get("user", row["id"])),
+        "question": row["question"],
+        "profile": to_posts(row),
+        "context": tuple([Turn(turn["role"], turn["text"]) for turn in row.get("context", ())]),
+        "choices": to_choices(row),
+        "category": row.get("category", ""),
+        "rubric": to_rubric(row),
+        "split": row.get("split"),
+        "groups": row.get("groups", {}),
+    }
 
 
 def to_posts(row: Mapping[str, Any]) -> tuple[Post, ...]:
     posts = enumerate(row.get("profile", ()), 1)
     return tuple([Post(str(post.get("id", n)), post.get("category", ""), post["text"]) for n, post in posts])
-
-
-def to_context(row: Mapping[str, Any]) -> tuple[Turn, ...]:
-    return tuple([Turn(turn["role"], turn["text"]) for turn in row.get("context", ())])
 
 
 def to_choices(row: Mapping[str, Any]) -> tuple[Choice, ...]:
@@ -412,9 +387,7 @@ def read_items(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
     problems = []
     for row in file_source(path).rows():
         try:
-            if row.problem or not isinstance(row.data, dict):
-                raise ValueError(row.problem or "a line must be a JSON object")
-            items.append(parse(row.data))
+            items.append(parse(row.fields()))
         except ValueError as error:
             problems.append(Problem(row.place, row.line, str(error)))
     if problems:
@@ -435,13 +408,8 @@ SPLIT_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
 def converted(source: Source, convert: Callable[[Row, RawRow], Iterable[T]]) -> Iterator[T | RawRow]:
     """What each row becomes, or the row with its problem."""
     for row in source.rows():
-        if row.problem:
-            yield row
-            continue
         try:
-            if not isinstance(row.data, dict):
-                raise BadRow("a row must be an object")
-            results = list(convert(row.data, row))
+            results = list(convert(row.fields(), row))
         except BadRow as error:
             yield row._replace(problem=str(error))
         else:
@@ -611,13 +579,12 @@ def table(path: Path, *columns: str) -> Iterator[Row]:
         raise BadInput(f"{path} does not exist")
     for row in file_source(path).rows():
         try:
-            if row.problem or not isinstance(row.data, dict):
-                raise BadRow(row.problem or "a row must be an object")
-            if missing := [name for name in columns if name not in row.data]:
+            data = row.fields()
+            if missing := [name for name in columns if name not in data]:
                 raise BadRow(f"there is no column {', '.join(missing)}")
         except BadRow as error:
             raise BadInput(f"{path}, line {row.line}: {error}") from None
-        yield row.data
+        yield data
 
 
 def spec_name(factory: Callable[..., Source], path: str, *settings: Any, **options: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import re
 import zlib
 from collections import Counter
@@ -18,7 +17,7 @@ from functools import partial
 from importlib import import_module
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple, Protocol, TextIO, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import orjson
 
@@ -35,12 +34,23 @@ BOMB_BYTES = 64 << 20
 SPLITS = ("train", "validation", "test")
 EXTRA = "extra_json"
 """Parquet column for what does not fit the typed columns; see `convert`."""
+BOM = b"\xef\xbb\xbf"
 NUL = "holds a NUL byte"
 _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """Not after an escaped backslash: a text may well mention `\\u0000`."""
 
-_OPENING, _GAP = re.compile(r'\s*(?:\{\s*"(?:data|rows|examples|items|records)"\s*:\s*)?\['), re.compile(r"[\s,]*")
 Row = dict[str, Any]
+
+
+class BadRow(ValueError):
+    """What is wrong with a row; whoever reads the rows adds the line."""
+
+
+_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true/false", int: "a number", float: "a number"}
+
+
+def kind_of(value: Any) -> str:
+    return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
 
 
 class RawRow(NamedTuple):
@@ -51,6 +61,14 @@ class RawRow(NamedTuple):
     """Canonical bytes, for fingerprints."""
     data: Any = None
     problem: str | None = None
+
+    def fields(self) -> Row:
+        """What the row holds. Raises `BadRow`."""
+        if self.problem:
+            raise BadRow(self.problem)
+        if not isinstance(self.data, dict):
+            raise BadRow(f"a row must be an object, not {kind_of(self.data)}")
+        return self.data
 
 
 class Source(Protocol):
@@ -171,7 +189,7 @@ def _read_jsonl(path: Path) -> Iterator[RawRow]:
                         read += len(rest)
                     yield RawRow(place, number, b"", problem=f"the line is longer than {MAX_LINE >> 20} MB")
                     continue
-                text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                text = line.removeprefix(BOM) if number == 1 else line
                 if text and not text.isspace():
                     yield _parse(place, number, text)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -189,7 +207,6 @@ def _read_parquet(path: Path) -> Iterator[RawRow]:
             unpacked = max((group.total_byte_size for group in groups), default=0)
             if about.num_rows > size or unpacked > max(BOMB_BYTES, BOMB * size):
                 raise BadInput(f"{path} unpacks to more than {BOMB} times its size, so it is not read")
-            _check_columns(path, about.num_columns)
             lines = count(1)
             for batch in file.iter_batches(batch_size=64):
                 if batch.nbytes > 64 * MAX_LINE:
@@ -200,46 +217,16 @@ def _read_parquet(path: Path) -> Iterator[RawRow]:
         raise BadInput(f"{path} cannot be read as Parquet: {first_line(error)}") from None
 
 
-def _check_columns(path: Path, count: int) -> None:
-    if count > MAX_COLUMNS:
-        raise BadInput(f"{path} has {count:,} columns; at most {MAX_COLUMNS:,} are read")
-
-
 def _read_json(path: Path) -> Iterator[RawRow]:
-    """A list of objects, alone or under a key such as `data`, or objects one after the other; rows are numbered."""
-    # the decoder only finds where objects end; as floats, numbers may have any length
-    decoder, place, number = json.JSONDecoder(parse_int=float), path.name, 1
+    """A list of objects, alone or as `{"data": […]}`, or one object; rows are numbered. The file is read whole."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            buffer = file.read(1 << 20)
-            opening = _OPENING.match(buffer)
-            at = opening.end() if opening else 0
-            while True:
-                gap = _GAP.match(buffer, at)
-                at = gap.end() if gap else at
-                if at == len(buffer):
-                    buffer, at = file.read(1 << 20), 0
-                    if buffer:
-                        continue
-                    if opening:
-                        yield RawRow(place, number, b"", problem="broken JSON: the list is not closed")
-                    return
-                if opening and buffer[at] == "]":
-                    return
-                try:
-                    _, end = decoder.raw_decode(buffer, at)
-                except (json.JSONDecodeError, RecursionError) as error:
-                    more = file.read(1 << 20) if len(buffer) - at < MAX_LINE else ""
-                    if not more:
-                        reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
-                        yield RawRow(place, number, b"", problem=f"broken JSON: {reason}")
-                        return
-                    buffer, at = buffer[at:] + more, 0
-                    continue
-                yield _parse(place, number, buffer[at:end].encode())
-                number, at = number + 1, end
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path} must be UTF-8: {error.reason}") from None
+        content = orjson.loads(path.read_bytes().removeprefix(BOM))
+    except orjson.JSONDecodeError as error:
+        raise BadInput(f"{path} cannot be read as JSON: {error}; a file with one object per line is .jsonl") from None
+    if isinstance(content, dict):
+        content = content["data"] if isinstance(content.get("data"), list) else [content]
+    for number, row in enumerate(content if isinstance(content, list) else [content], 1):
+        yield dict_row(path.name, number, row)
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:
@@ -250,11 +237,9 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline(MAX_LINE)
             delimiter = max(",;\t|", key=first.count) if path.suffix != ".tsv" else "\t"
-            lines = _csv_lines(first, file)
             spaced = f"{delimiter} " in first
-            reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=spaced, strict=True)
+            reader = csv.reader(chain([first], file), delimiter=delimiter, skipinitialspace=spaced, strict=True)
             header = [name.strip() for name in next(reader, [])]
-            _check_columns(path, len(header))
             if twice := [name for name, times in Counter(header).items() if times > 1]:
                 raise BadInput(f"{path} has two columns named {twice[0]!r}")
             line = reader.line_num + 1
@@ -269,13 +254,6 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
         yield RawRow(place, line, b"", problem=f"broken CSV: {error}")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} must be UTF-8: {error.reason}") from None
-
-
-def _csv_lines(first: str, file: TextIO) -> Iterator[str]:
-    for text in chain([first], iter(partial(file.readline, MAX_LINE), "")):
-        if len(text) == MAX_LINE and not text.endswith("\n"):
-            raise csv.Error(f"the line is longer than {MAX_LINE >> 20} MB")
-        yield text
 
 
 READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
@@ -380,7 +358,7 @@ def with_split(row: RawRow, split: str | None) -> RawRow:
     return row._replace(data={**row.data, "split": split})
 
 
-def dict_row(place: str, line: int, row: Row, *, folded: bool = False) -> RawRow:
+def dict_row(place: str, line: int, row: Any, *, folded: bool = False) -> RawRow:
     """A row that is an object already; `folded` as Parquet has it, see `unfold`."""
     try:
         row = unfold(row) if folded else row

@@ -36,6 +36,7 @@ from prb.errors import BadInput, BadSpec
 from prb.hashing import draw
 from prb.stats.estimate import Ints
 from prb.text.words import normalized
+from prb.types import Query
 
 Size = Annotated[int, Field(ge=0)]
 
@@ -281,6 +282,21 @@ Signs = NDArray[np.int8]
 def quoted_votes(answers: Sequence[str]) -> set[str]:
     """Posts that tell how a user voted on one of these items."""
     return {word + answer for answer in answers for _, word in KINDS.values()}
+
+
+def votes_of(query: Query) -> dict[str, float]:
+    """What a query shows of the user's votes by text: 1 agreed, −1 disagreed; contradicting ones are left out."""
+    cast = [
+        (post.text.removeprefix(prefix), float(sign))
+        for sign, (_, prefix) in KINDS.items()
+        for post in query.posts
+        if post.text.startswith(prefix)
+    ]
+    cast += [vote for choice in query.choices for vote in ((choice.chosen, 1.0), (choice.rejected, -1.0))]
+    votes: dict[str, float] = {}
+    for text, sign in cast:
+        votes[text] = sign if votes.get(text, sign) == sign else 0.0
+    return {text: sign for text, sign in votes.items() if sign}
 
 
 def user_split(user: str) -> str:

@@ -269,10 +269,10 @@ def scores_of(name: str, method: str, candidates: Candidates, replies: Sequence[
     if isinstance(query, Failure):
         scores = [(None, query)] * len(distinct)
     elif method == "score":
-        scores = [(reply.value, reply.answer_failed) for reply in replies]
+        scores = [(reply.value, reply.as_failure) for reply in replies]
         took = [{"tokens": reply.tokens, "cost": reply.cost, "cut": reply.cut} for reply in replies]
     else:
-        failures = [failure for reply in replies if (failure := reply.answer_failed)]
+        failures = [failure for reply in replies if (failure := reply.as_failure)]
         took[0] = {"tokens": sum(reply.tokens for reply in replies), "cost": sum(reply.cost for reply in replies)}
         if failures:
             scores = [(None, gravest(failures))] * len(distinct)

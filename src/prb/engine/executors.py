@@ -281,7 +281,9 @@ class RayExecutor:
             os.environ.setdefault("RAY_worker_niceness", "0")  # else workers give way to whatever else the machine does
             if "RAY_AUTH_MODE" not in os.environ:  # else Ray would make a token for us in the home folder
                 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-            self._folder = short_folder()
+            # Ray's sockets need short names (107 bytes at most), whatever TMPDIR is
+            short = Path("/tmp")  # noqa: S108 - the folder itself is private
+            self._folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=short if os.access(short, os.W_OK) else None))
             options = {
                 "address": "local",
                 "num_cpus": max(len(os.sched_getaffinity(0)), math.ceil((self._requested or 1) * self._cpus)),
@@ -315,20 +317,3 @@ class RayExecutor:
             asked = f"cpus={self._cpus:g}&gpus={self._gpus:g}"
             raise BadInput(f"engine ray: {asked} does not fit the cluster, which has {have}{hint}")
         return self._requested or fitting
-
-
-def short_folder() -> Path:
-    """A temporary folder for Ray whose sockets have short names (107 bytes at most), whatever TMPDIR is.
-
-    Folders of processes that were killed are removed.
-    """
-    base = Path("/tmp")  # noqa: S108 - the point is a short name; the folder itself is private
-    if not os.access(base, os.W_OK):
-        base = Path(tempfile.gettempdir())
-    for old in base.glob(f"{FOLDER}*-*"):
-        with suppress(ValueError, OSError):
-            try:
-                os.kill(int(old.name.removeprefix(FOLDER).partition("-")[0]), 0)
-            except ProcessLookupError:
-                shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-", dir=base))

@@ -46,15 +46,27 @@ class LastToken:
         self._head = self._verified_head(expected)
         self.custom = self._head is None and not type(checkpoint.model).__module__.startswith("transformers.")
         """Whether rewards come from a forward pass that is code of the checkpoint."""
-        self._states = States(checkpoint.body, checkpoint.budget, checkpoint.sharing) if self._head else None
-        self.sharing = checkpoint.sharing if self._head else self._whole_sharing(expected)
+        self.sharing = checkpoint.sharing
+        if self._head is None:
+            why = "its forward pass is not a head on its last state" if self.sharing.prefixes else self.sharing.why
+            # unknown code may treat padding in its own way
+            self.sharing = Sharing(False, padding=self.sharing.padding and not self.custom, why=why)
+        self._states = States(checkpoint.body, checkpoint.budget) if self.sharing.prefixes else None
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
-        head = self._head
-        if self._states is None or head is None:
-            return run_whole(
-                self._checkpoint, groups, lambda output, row, _: _row(output, row), self.sharing, self._pad or 0
-            )
+        head, checkpoint = self._head, self._checkpoint
+        if head is None:
+
+            def read(output: Any, row: int, _: Text) -> Tensor:
+                return _row(output, row)
+
+            return run_whole(checkpoint, checkpoint.model, groups, read, self.sharing, pad=self._pad or 0)
+        if self._states is None:
+
+            def read_state(output: Any, row: int, text: Text) -> Tensor:
+                return head(output.last_hidden_state[row, len(_without_padding(text.ids, self._pad)) - 1]).cpu()
+
+            return run_whole(checkpoint, checkpoint.body, groups, read_state, self.sharing)
         bundles = [bundle_texts(group, lambda text: _without_padding(text.ids, self._pad)) for group in groups]
         return self._states.run(bundles, lambda states, *_: head(states[-1]))
 
@@ -80,25 +92,6 @@ class LastToken:
         except RUN_ERRORS:
             return None
 
-    @torch.inference_mode()
-    def _whole_sharing(self, expected: Tensor) -> Sharing:
-        """Whole texts; padded if that changes the model's own logits no more than a batch without padding does."""
-        model, tokens = self._checkpoint.model, self._checkpoint.probe_tokens
-        short, why = tokens[: len(tokens) // 2], self._checkpoint.sharing.why
-        if self._checkpoint.body is not None and self._checkpoint.sharing.prefixes:
-            why = "its forward pass is not a head on its last state"
-        sharing = replace(self._checkpoint.sharing, prefixes=False, why=why)
-        try:
-            (one, other), padded = (
-                [_row(model(**padded_inputs(rows, input_device(model), pad=self._pad or 0)), n) for n in range(2)]
-                for rows in ([tokens, tokens], [short, tokens])
-            )
-        except RUN_ERRORS:
-            return replace(sharing, padding=False)
-        noise = 4 * float(torch.stack([one - expected, other - expected]).abs().max())
-        pairs = zip(padded, (self._model_logits(short), expected), strict=True)
-        return replace(sharing, padding=all(agree(*pair, model.dtype, noise) for pair in pairs))
-
 
 class OutputScore:
     """Checkpoints with code of their own that put the reward into the output's `score`."""
@@ -110,23 +103,38 @@ class OutputScore:
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
         def read(output: Any, row: int, _: Text) -> Tensor:
-            score: Tensor = output.score[row].float().cpu()
-            return score.reshape(-1)
+            return output.score[row].float().cpu().reshape(-1)  # type: ignore[no-any-return]
 
-        return run_whole(self._checkpoint, groups, read, self.sharing)
+        return run_whole(self._checkpoint, self._checkpoint.model, groups, read, self.sharing)
+
+
+class FirstLogit:
+    """Causal models whose next-token logit of token 0, after the whole dialogue, is the reward."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self.sharing = replace(checkpoint.sharing, prefixes=False, why="the reward is a logit of its own forward pass")
+
+    def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
+        def read(output: Any, row: int, text: Text) -> Tensor:
+            return output.logits[row, len(text.ids) - 1, :1].float().cpu()  # type: ignore[no-any-return]
+
+        return run_whole(self._checkpoint, self._checkpoint.model, groups, read, self.sharing)
 
 
 @torch.inference_mode()
 def run_whole(
     checkpoint: Checkpoint,
+    model: Any,
     groups: Sequence[Sequence[Text]],
     read: Callable[[Any, int, Text], T],
     sharing: Sharing,
+    *,
     pad: int = 0,
 ) -> list[list[T]]:
-    """`read(output, row, text)` of each text by the model's own forward pass, without shared prefixes."""
+    """`read(output, row, text)` of each text by a forward pass of the model or its body, without shared prefixes."""
     texts = [text for group in groups for text in group]
-    model, device = checkpoint.model, input_device(checkpoint.model)
+    device = input_device(model)
     results: list[Any] = [None] * len(texts)
     for batch in whole_batches([len(text.ids) for text in texts], checkpoint.budget, sharing):
         rows = [texts[i] for i in batch]
@@ -149,12 +157,12 @@ def _row(output: Any, row: int) -> Tensor:
     return logits.reshape(-1)
 
 
-def agree(actual: Tensor, expected: Tensor, dtype: torch.dtype, noise: float = 0.0) -> bool:
+def agree(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
     """Whether two ways to the same logits differ by rounding only."""
     if actual.shape != expected.shape:
         return False
     room = max(AGREEMENT * torch.finfo(dtype).eps, 1e-4) * max(1.0, float(expected.abs().max()))
-    return bool((actual.float() - expected.float()).abs().max() <= max(room, noise))
+    return bool((actual.float() - expected.float()).abs().max() <= room)
 
 
 def fp32_head(module: torch.nn.Module) -> Head:
@@ -183,110 +191,69 @@ def _without_padding(ids: Tokens, pad: int | None) -> Tokens:
     return ids[:end]
 
 
-class CausalHead:
-    """A function of the logits at some positions of a text, computed on shared states where those give the logits that
-    the model itself gives."""
+class AnswerLogp:
+    """log p(answer | prompt) of a causal LM, over the answer's tokens only."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._states, self.sharing = output_states(checkpoint)
 
-    def _run(
-        self,
-        groups: Sequence[Sequence[Text]],
-        tokens: Callable[[Text], Tokens],
-        positions: Callable[[Text], tuple[int, int]],
-        value: Callable[[Tensor, Text], Tensor],
-        output: Head,
-    ) -> list[list[Tensor]]:
-        """`value(logits, text)` of the logits at the text's `positions`, of which the last token in `tokens` is the
-        last; `output` makes logits of states."""
-        if self._states is None:
-
-            def read(out: Any, row: int, text: Text) -> Tensor:
-                first, end = positions(text)
-                return value(out.logits[row, first:end], text).cpu()
-
-            return run_whole(self._checkpoint, groups, read, self.sharing)
-        bundles = [bundle_texts(group, tokens) for group in groups]
-
-        def reduce(states: Tensor, row: int, k: int) -> Tensor:
-            text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
-            first, end = positions(text)
-            return value(output(states[first - before : end - before]), text)
-
-        return self._states.run(bundles, reduce)
-
-
-class FirstLogit(CausalHead):
-    """Causal models whose next-token logit of token 0, after the whole dialogue, is the reward."""
-
-    def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
-        model = self._checkpoint.model
-        return self._run(
-            groups,
-            tokens=lambda text: text.ids,
-            positions=lambda text: (len(text.ids) - 1, len(text.ids)),
-            value=lambda logits, _: logits[0, :1].float(),
-            output=lambda states: output_logits(model, states, first=True),
-        )
-
-
-class AnswerLogp(CausalHead):
-    """log p(answer | prompt) of a causal LM, over the answer's tokens only."""
-
     def logp(self, groups: Sequence[Sequence[Text]]) -> list[list[float]]:
+        checkpoint, model = self._checkpoint, self._checkpoint.model
+
+        def positions(text: Text) -> tuple[int, int]:
+            """The state before a token predicts it; nothing comes before the very first one of a text."""
+            return max(1, text.start) - 1, text.end - 1
+
         def value(logits: Tensor, text: Text) -> Tensor:
-            index = torch.tensor(list(text.ids[max(1, text.start) : text.end]), device=logits.device)
+            first, end = positions(text)
+            index = torch.tensor(list(text.ids[first + 1 : end + 1]), device=logits.device)
             return torch.log_softmax(logits.float(), dim=-1).gather(1, index[:, None]).sum()
 
-        rows = self._run(
-            groups,
-            tokens=lambda text: read_tokens(text, self.sharing),
-            # the state before a token predicts it; nothing comes before the very first one of a text
-            positions=lambda text: (max(1, text.start) - 1, text.end - 1),
-            value=value,
-            output=lambda states: output_logits(self._checkpoint.model, states),
-        )
+        if self._states is None:
+
+            def read(output: Any, row: int, text: Text) -> Tensor:
+                return value(output.logits[(row, slice(*positions(text)))], text)
+
+            rows = run_whole(checkpoint, model, groups, read, self.sharing)
+        else:
+            bundles = [bundle_texts(group, lambda text: text.ids[: text.end]) for group in groups]
+
+            def reduce(states: Tensor, row: int, k: int) -> Tensor:
+                text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
+                first, end = positions(text)
+                return value(output_logits(model, states[first - before : end - before]), text)
+
+            rows = self._states.run(bundles, reduce)
         return [[float(logp) for logp in row] for row in rows]
 
 
-def read_tokens(text: Text, sharing: Sharing) -> Tokens:
-    """What follows an answer changes nothing in a model that does not look ahead."""
-    return text.ids[: text.end] if sharing.prefixes else text.ids
-
-
-def output_logits(model: Any, states: Tensor, *, first: bool = False) -> Tensor:
-    """The model's own last step, with the scalings that some architectures apply; of token 0 only, in 32 bits."""
-    config, layer = model.config.get_text_config(), model.get_output_embeddings()
-    if first and layer.weight.is_floating_point() and layer.weight.device.type != "meta":
-        bias = None if getattr(layer, "bias", None) is None else layer.bias[:1].float()
-        logits = torch.nn.functional.linear(states.to(layer.weight.device).float(), layer.weight[:1].float(), bias)
-    else:
-        logits = layer(states)[..., : 1 if first else None]
+def output_logits(model: Any, states: Tensor) -> Tensor:
+    """The model's own last step, with the scalings that some architectures apply."""
+    config, logits = model.config.get_text_config(), model.get_output_embeddings()(states)
     if getattr(config, "logits_scaling", None):
         logits = logits / config.logits_scaling
     if getattr(config, "logit_scale", None):
         logits = logits * config.logit_scale
     if getattr(config, "final_logit_softcapping", None):
         logits = torch.tanh(logits / config.final_logit_softcapping) * config.final_logit_softcapping
-    return logits
+    return logits  # type: ignore[no-any-return]
 
 
 @torch.inference_mode()
 def output_states(checkpoint: Checkpoint) -> tuple[States | None, Sharing]:
-    """States for `output_logits`, and how they are computed; `None` if the two do not give the logits that the model
-    itself gives, so that it is run whole."""
+    """States for `output_logits` with shared prefixes, and how the model is read; `None` if it does not share them, or
+    if the two do not give the logits that the model itself gives."""
     model, body, sharing = checkpoint.model, checkpoint.body, checkpoint.sharing
-    if body is not None:
-        inputs = padded_inputs([checkpoint.probe_tokens], input_device(model))
-        expected = model(**inputs).logits[0]
-        with suppress(*RUN_ERRORS):
-            actual = output_logits(model, body(**inputs).last_hidden_state[0])
-            if agree(actual.cpu(), expected.cpu(), expected.dtype):
-                return States(body, checkpoint.budget, sharing), sharing
-    why = "its logits are not an output layer on its last state" if sharing.prefixes else sharing.why
-    return None, replace(sharing, prefixes=False, why=why)
+    if not sharing.prefixes:
+        return None, sharing
+    inputs = padded_inputs([checkpoint.probe_tokens], input_device(model))
+    expected = model(**inputs).logits[0]
+    with suppress(*RUN_ERRORS):
+        actual = output_logits(model, body(**inputs).last_hidden_state[0])
+        if agree(actual.cpu(), expected.cpu(), expected.dtype):
+            return States(body, checkpoint.budget), sharing
+    return None, replace(sharing, prefixes=False, why="its logits are not an output layer on its last state")
 
 
 class AtLayer(torch.nn.Module):
@@ -338,9 +305,9 @@ class HiddenStates:
         self.fingerprint = f"hidden-{checkpoint.fingerprint}-{layer}-{pool}"
         self._checkpoint, self._pool = checkpoint, pool
         self._chat = Chat(checkpoint.tokenizer)
-        self._states = States(at_layer(checkpoint, layer), checkpoint.budget, checkpoint.sharing)
-        self.sharing = checkpoint.sharing
-        self.execution = str(self.sharing)
+        self._body = at_layer(checkpoint, layer)
+        self._states = States(self._body, checkpoint.budget) if checkpoint.sharing.prefixes else None
+        self.execution = str(checkpoint.sharing)
 
     def texts(self, texts: Sequence[str]) -> Vector:
         limit = self._checkpoint.max_length
@@ -360,12 +327,23 @@ class HiddenStates:
         return [results[position] for position in range(len(asks))]
 
     def _pooled(self, groups: Sequence[Sequence[Text]]) -> list[list[Vector]]:
-        bundles = [bundle_texts(group, lambda text: read_tokens(text, self.sharing)) for group in groups]
+        checkpoint = self._checkpoint
 
-        def reduce(states: Tensor, row: int, k: int) -> Tensor:
-            text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
-            of_answer = states[text.start - before : text.end - before]
+        def pool(of_answer: Tensor) -> Tensor:
             return of_answer[-1].float() if self._pool == "last" else of_answer.float().mean(dim=0)
 
-        rows = self._states.run(bundles, reduce)
+        if self._states is None:
+
+            def read(output: Any, row: int, text: Text) -> Tensor:
+                return pool(output.last_hidden_state[row, text.start : text.end])
+
+            rows = run_whole(checkpoint, self._body, groups, read, checkpoint.sharing)
+        else:
+            bundles = [bundle_texts(group, lambda text: text.ids[: text.end]) for group in groups]
+
+            def reduce(states: Tensor, row: int, k: int) -> Tensor:
+                text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
+                return pool(states[text.start - before : text.end - before])
+
+            rows = self._states.run(bundles, reduce)
         return [[np.array(pooled.cpu().numpy(), dtype=np.float32) for pooled in row] for row in rows]

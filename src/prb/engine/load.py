@@ -39,7 +39,7 @@ class Loading:
     """auto: bf16 on a GPU, fp32 on a CPU."""
     device: str = "auto"
     """auto: the first GPU if there is one."""
-    device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = None
+    device_map: Literal["auto", "balanced", "sequential"] | None = None
     """How the layers are spread over all GPUs; without it the model is on one device."""
     quantization: Literal["4bit", "8bit"] | None = None
     """Weights in 4 bits (NF4) or 8 bits, by bitsandbytes."""

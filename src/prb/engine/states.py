@@ -3,10 +3,8 @@
 There are three ways, and each model takes the fastest that gives the states of a plain forward pass:
 
 1. packed: prefixes and suffixes in rows of a token budget, without padding and without copies (cascade.py);
-2. padded: several prefixes go through the model first, and each suffix then attends to a copy of its prefix's keys and
-   values. Prefixes are padded on the left, so that every suffix follows its own without a gap (sliding windows count
-   indices, not positions), and masked, so that a row does not depend on its neighbors;
-3. whole: every text by itself, in padded batches or in batches of one length.
+2. copied: a prefix goes through the model alone, and each suffix then attends to a copy of its keys and values;
+3. whole: every text by itself, in padded batches or in batches of one length (`whole_batches`; run by heads.py).
 
 Whether prefixes may be shared is tried on the model itself when it is loaded, in its own dtype. Batching alone changes
 states by rounding, little in 32 bits and visibly in 16; sharing may change them by a few times as much, and no more.
@@ -123,59 +121,11 @@ def packed_rows(bundles: Iterable[Sequence[Part]], budget: int) -> Iterator[list
         yield row
 
 
-class PaddedPrefixes:
-    """Several prefixes after one forward pass: their keys and values, their last states, and where each begins."""
-
-    def __init__(self, body: Any, prefixes: Sequence[Tokens]) -> None:
-        self._body, self._device = body, input_device(body)
-        inputs = padded_inputs(prefixes, self._device, left=True)
-        self._mask = inputs["attention_mask"]
-        if not self._mask.shape[1]:  # no bundle has a prefix
-            self._cache: Any = None
-            self.last: Tensor = torch.zeros(len(prefixes), body.config.hidden_size, device=self._device)
-            return
-        # a cache without the model's config keeps every position, also of layers with a sliding window;
-        # the attention mask applies the window
-        positions = (self._mask.cumsum(dim=1) - 1).clamp(min=0)
-        output = body(**inputs, position_ids=positions, past_key_values=DynamicCache(), use_cache=True)
-        self._cache, self.last = output.past_key_values, output.last_hidden_state[:, -1]
-
-    @property
-    def copies(self) -> int | None:
-        """How many copies of a prefix's keys and values fit; every suffix of a batch needs one."""
-        if self._cache is None:
-            return None
-        parts = [part for layer in self._cache.layers for part in (layer.keys, layer.values)]
-        per_row = sum(int(part.numel() * part.element_size()) for part in parts) // len(parts[0])
-        return max(1, COPIED_BYTES // max(1, per_row))
-
-    def continued(self, suffixes: Sequence[Tokens], rows: Sequence[int]) -> Tensor:
-        """The states of suffixes, each after the prefix in this row."""
-        ids, mask = padded_inputs(suffixes, self._device).values()
-        index = torch.tensor(rows, device=self._device)
-        before = self._mask.index_select(0, index)
-        # the cache of these rows, repeated as needed: a forward pass appends to the cache it is given
-        copy: Any = None if self._cache is None else DynamicCache()
-        for number, layer in enumerate(self._cache.layers if self._cache else ()):
-            on_device = index.to(layer.keys.device)  # the layers of a large model may be on several devices
-            copy.update(layer.keys.index_select(0, on_device), layer.values.index_select(0, on_device), number)
-        states: Tensor = self._body(
-            input_ids=ids,
-            attention_mask=torch.cat([before, mask], dim=1),
-            # padding repeats a position: a larger one than any real token's would switch some rotary embeddings
-            position_ids=before.sum(dim=1, keepdim=True) + (mask.cumsum(dim=1) - 1),
-            past_key_values=copy,
-            use_cache=copy is not None,
-        ).last_hidden_state
-        return states
-
-
 class States:
-    """A model body that reads bundles in the ways it allows."""
+    """A model body that reads the suffixes of a bundle after a prefix that is computed once."""
 
-    def __init__(self, body: Any, budget: int, sharing: Sharing | None = None) -> None:
+    def __init__(self, body: Any, budget: int) -> None:
         """`budget`: tokens per forward pass."""
-        self.sharing = sharing or Sharing(True)
         self._body, self._budget = body, budget
         self._device = input_device(body)
         self._cascade = Cascade.of(body)
@@ -196,15 +146,14 @@ class States:
                 for (part, _), value in zip(done, values, strict=True):
                     results[part.bundle][part.suffix] = value
 
-        if not self.sharing.prefixes:
-            finish(self._whole(parts))
-            return results
         packed = [self.packs(each) for each in bundles]
         try:
             finish(self._packed(compress(parts, packed)))
         except Unsuited:
             self._cascade, packed = None, [False] * len(bundles)
-        finish(self._padded([of_one for of_one, done in zip(parts, packed, strict=True) if not done]))
+        for of_one, done in zip(parts, packed, strict=True):
+            if not done:
+                finish(self._copied(of_one))
         return results
 
     def _packed(self, bundles: Iterable[Sequence[Part]]) -> Iterator[Done]:
@@ -226,31 +175,33 @@ class States:
                     done.append((part, torch.cat([torch.zeros_like(own[:1]) if last is None else last, own])))
             yield done
 
-    def _padded(self, bundles: Sequence[Sequence[Part]]) -> Iterator[Done]:
-        for group in batches([len(parts[0].prefix) for parts in bundles], self._budget):
-            prefixes = PaddedPrefixes(self._body, [bundles[i][0].prefix for i in group])
-            parts = [(row, part) for row, i in enumerate(group) for part in bundles[i]]
-            for chunk in batches([len(part.tokens) for _, part in parts], self._budget, prefixes.copies):
-                rows, together = [parts[i][0] for i in chunk], [parts[i][1] for i in chunk]
-                states = prefixes.continued([part.tokens for part in together], rows)
-                yield [
-                    (part, torch.cat([prefixes.last[row : row + 1], of_part[: len(part.tokens)]]))
-                    for row, part, of_part in zip(rows, together, states, strict=True)
-                ]
-
-    def _whole(self, bundles: Iterable[Sequence[Part]]) -> Iterator[Done]:
-        parts = [part for of_one in bundles for part in of_one]
-        texts = [[*part.prefix, *part.tokens] for part in parts]
-        for batch in whole_batches([len(text) for text in texts], self._budget, self.sharing):
-            forget_lengths(self._body)
-            inputs = padded_inputs([texts[i] for i in batch], self._device)
-            done: Done = []
-            for of_text, i in zip(self._body(**inputs).last_hidden_state, batch, strict=True):
-                before = len(parts[i].prefix) - 1
-                states = of_text[max(0, before) : len(texts[i])]
-                # nothing comes before the first token
-                done.append((parts[i], torch.cat([torch.zeros_like(states[:1]), states]) if before < 0 else states))
-            yield done
+    def _copied(self, parts: Sequence[Part]) -> Iterator[Done]:
+        """The suffixes of one bundle."""
+        prefix, layers, copies = parts[0].prefix, [], None
+        last: Tensor | None = None
+        if prefix:
+            # a cache without the model's config keeps every position, also of layers with a sliding window;
+            # the attention mask applies the window
+            ids = torch.tensor([list(prefix)], device=self._device)
+            output = self._body(input_ids=ids, past_key_values=DynamicCache(), use_cache=True)
+            layers, last = output.past_key_values.layers, output.last_hidden_state[0, -1:]
+            copies = max(1, COPIED_BYTES // sum(layer.keys.nbytes + layer.values.nbytes for layer in layers))
+        for chunk in batches([len(part.tokens) for part in parts], self._budget, copies):
+            ids, mask = padded_inputs([parts[i].tokens for i in chunk], self._device).values()
+            cache = DynamicCache()  # a forward pass appends to the cache it is given
+            for number, layer in enumerate(layers):
+                cache.update(*(part.expand(len(chunk), -1, -1, -1) for part in (layer.keys, layer.values)), number)
+            states: Tensor = self._body(
+                input_ids=ids,
+                attention_mask=torch.cat([mask.new_ones(len(chunk), len(prefix)), mask], dim=1),
+                # padding repeats a position: a larger one than any real token's would switch some rotary embeddings
+                position_ids=len(prefix) + mask.cumsum(dim=1) - 1,
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state
+            before = torch.zeros_like(states[0, :1]) if last is None else last  # nothing comes before the first token
+            together = zip(chunk, states, strict=True)
+            yield [(parts[i], torch.cat([before, own[: len(parts[i].tokens)]])) for i, own in together]
 
 
 def to_host(values: list[Any]) -> list[Any]:
@@ -344,30 +295,21 @@ def probe(body: Any, tokens: Tokens) -> Sharing:
         return Sharing(False, padding=False, why=f"its positions depend on the length of a text (rope {min(kinds)})")
     start = tokens[: max(1, len(tokens) // 12)]  # short inputs take other kernels, with a rounding of their own
 
-    def noise(*, left: bool = False) -> float:
-        """How much a batch with another text, and padding, change states."""
-        padded, longest = _states(body, [start, tokens], left=left)
-        return max(_distance(padded, alone, whole), _distance(longest, whole, whole))
-
-    def room(rounding: float) -> float:
-        """How far states may differ."""
-        return max(TIMES * rounding, STEPS * torch.finfo(whole.dtype).eps)
-
     try:
         alone, whole = _states(body, [start])[0], _states(body, [tokens])[0]
-        rounding = noise()
+        padded, longest = _states(body, [start, tokens])
     except RUN_ERRORS as error:
         return Sharing(False, padding=False, why=f"it takes no attention mask ({first_line(error)[:120]})")
-    if not rounding <= ROUNDING[whole.dtype]:
+    # how much a batch with another text, and padding, change states
+    noise = max(_distance(padded, alone, whole), _distance(longest, whole, whole))
+    if not noise <= ROUNDING[whole.dtype]:
         return Sharing(False, padding=False, why="padding changes its states")
-    if _distance(whole[: len(start)], alone, whole) > room(rounding):
+    room = max(TIMES * noise, STEPS * torch.finfo(whole.dtype).eps)
+    if _distance(whole[: len(start)], alone, whole) > room:
         return Sharing(False, why="it looks ahead, as encoders do")
     why = f"it keeps other state than keys and values ({layers})" if (layers := state_layers(body)) else ""
     try:
-        off = 0.0 if why else _shared_distance(body, tokens, whole)
-        if off > room(rounding):  # prefixes are padded on the left, which may be noisier
-            rounding = max(rounding, min(ROUNDING[whole.dtype], noise(left=True)))
-        if not off <= room(rounding):
+        if not why and not _shared_distance(body, tokens, whole) <= room:
             why = "its states are not the same with a shared prefix"
     except RUN_ERRORS as error:
         why = f"it takes no keys and values from outside ({first_line(error)[:120]})"
@@ -382,15 +324,12 @@ def state_layers(body: Any) -> str:
     return str(body.config.model_type) if getattr(body, "_is_stateful", False) else ""
 
 
-def _states(body: Any, rows: Sequence[Tokens], *, left: bool = False) -> list[Tensor]:
+def _states(body: Any, rows: Sequence[Tokens]) -> list[Tensor]:
     """The states of each row, padded if their lengths differ."""
-    inputs = padded_inputs(rows, input_device(body), left=left)
-    if left:
-        inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    inputs = padded_inputs(rows, input_device(body))
     if inputs["attention_mask"].all():
         del inputs["attention_mask"]
-    states = body(**inputs).last_hidden_state
-    return [states[n, -len(row) :] if left else states[n, : len(row)] for n, row in enumerate(rows)]
+    return [states[: len(row)] for states, row in zip(body(**inputs).last_hidden_state, rows, strict=True)]
 
 
 def _shared_distance(body: Any, tokens: Tokens, whole: Tensor) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -31,10 +31,11 @@ from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import Finished, write_json
-from prb.stats.bias import blind_margins, credits_of, fold_groups, giveaways, room_above, widened
+from prb.stats.bias import Giveaway, blind_margins, credits_of, fold_groups, giveaways, room_above, widened
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
-from prb.stats.paired import difference
-from prb.stats.ratings import Ratings, Shares, variance_components, variance_shares
+from prb.stats.paired import Difference, difference
+from prb.stats.ratings import Ratings, Share, Shares, variance_components, variance_shares
+from prb.summary import DatasetSummary, short_name
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates, words
 from prb.types import Estimate, Pair, Post, Rating, RewardModel, is_restraint
@@ -84,13 +85,7 @@ class Features:
         return np.hstack([self._encoder.encode(answers), style, known])
 
 
-def length_balance(pairs: Sequence[Pair]) -> dict[str, float]:
-    ratios = [len(pair.chosen) / len(pair.rejected) for pair in pairs]
-    similar = [max(ratio, 1 / ratio) <= 1.1 for ratio in ratios]
-    return {"median_ratio": median(ratios), "within_a_tenth": sum(similar) / len(pairs)}
-
-
-def repeats(pairs: Sequence[Pair]) -> dict[str, int]:
+def count_repeats(pairs: Sequence[Pair]) -> Repeats:
     """Answers to several questions, questions of several users, and duplicate rows."""
     users: dict[str, set[str]] = defaultdict(set)
     questions: dict[str, set[str]] = defaultdict(set)
@@ -104,17 +99,17 @@ def repeats(pairs: Sequence[Pair]) -> dict[str, int]:
             questions[answer].add(pair.question)
             sides[answer].add(side)
     shared = {answer for answer, asked in questions.items() if len(asked) > 1}
-    return {
-        "answers": len(questions),
-        "under_several_questions": len(shared),
-        "of_these_always_on_one_side": sum(len(sides[answer]) == 1 for answer in shared),
-        "rows_with_such_an_answer": sum(bool(shared & set(pair.answers)) for pair in pairs),
-        "rows_with_a_question_of_several_users": sum(len(users[pair.question]) > 1 for pair in pairs),
-        "rows_twice": len(pairs) - len(rows),
-    }
+    return Repeats(
+        answers=len(questions),
+        under_several_questions=len(shared),
+        of_these_always_on_one_side=sum(len(sides[answer]) == 1 for answer in shared),
+        rows_with_such_an_answer=sum(bool(shared & set(pair.answers)) for pair in pairs),
+        rows_with_a_question_of_several_users=sum(len(users[pair.question]) > 1 for pair in pairs),
+        rows_twice=len(pairs) - len(rows),
+    )
 
 
-def leaks(pairs: Sequence[Pair]) -> dict[str, int]:
+def count_leaks(pairs: Sequence[Pair]) -> dict[str, int]:
     """In how many rows a model can read a run of words of rubric or narrative, by the place where it is."""
     counts = {"words": LEAK_WORDS, "question": 0, "posts": 0, "chosen": 0, "rejected": 0}
     for pair in pairs:
@@ -130,7 +125,7 @@ def leaks(pairs: Sequence[Pair]) -> dict[str, int]:
     return counts
 
 
-def between_splits(here: Sequence[Pair], there: Sequence[Pair], encoder: Encoder) -> dict[str, Any]:
+def between_splits(here: Sequence[Pair], there: Sequence[Pair], encoder: Encoder) -> OtherSplits:
     """What this split has in common with the others."""
     asked = list(dict.fromkeys(pair.question for pair in here))
     known = [question for question in dict.fromkeys(pair.question for pair in there) if question not in asked]
@@ -138,14 +133,14 @@ def between_splits(here: Sequence[Pair], there: Sequence[Pair], encoder: Encoder
     near = {asked[i - len(known)] for i, j in near_duplicates(rows) if i >= len(known) > j}
     same = set(asked) & {pair.question for pair in there}
     answers = {answer for pair in there for answer in pair.answers}
-    return {
-        "rows_elsewhere": len(there),
-        "questions": len(asked),
-        "questions_elsewhere_too": len(same),
-        "questions_nearly_elsewhere": len(near - same),
-        "answers_elsewhere_too": len({answer for pair in here for answer in pair.answers} & answers),
-        "people_elsewhere_too": len({pair.user for pair in here} & {pair.user for pair in there}),
-    }
+    return OtherSplits(
+        rows_elsewhere=len(there),
+        questions=len(asked),
+        questions_elsewhere_too=len(same),
+        questions_nearly_elsewhere=len(near - same),
+        answers_elsewhere_too=len({answer for pair in here for answer in pair.answers} & answers),
+        people_elsewhere_too=len({pair.user for pair in here} & {pair.user for pair in there}),
+    )
 
 
 FLOORS = ("length", "lexical", "embedding")
@@ -165,6 +160,12 @@ class ModelAccuracy(msgspec.Struct, kw_only=True):
     accuracy: Estimate
 
 
+class Reader(ModelAccuracy, kw_only=True):
+    """A model that reads the rubric."""
+
+    failures: dict[str, int] = {}
+
+
 class BlindLearner(msgspec.Struct, kw_only=True):
     """A learner that never sees the user."""
 
@@ -181,17 +182,10 @@ class LengthBalance(msgspec.Struct, kw_only=True):
     within_a_tenth: float
 
 
-class GiveawayWord(msgspec.Struct, kw_only=True):
-    word: str
-    chosen: int
-    rejected: int
-    p: float
-
-
 class Giveaways(msgspec.Struct, kw_only=True):
-    looked_at: int
-    more_than_chance: int
-    words: list[GiveawayWord]
+    looked_at: int = 0
+    more_than_chance: int = 0
+    words: list[Giveaway] = []
 
 
 class Repeats(msgspec.Struct, kw_only=True):
@@ -204,16 +198,21 @@ class Repeats(msgspec.Struct, kw_only=True):
 
 
 class DonorTopics(msgspec.Struct, kw_only=True):
-    difference: Estimate
-    """Cosine of question and posts, the user's own minus a donor's."""
+    """Cosine of question and posts: the user's own, a donor's, and the one minus the other."""
+
+    own: float | None
+    donor: float | None
+    difference: Difference
 
 
 class Topics(msgspec.Struct, kw_only=True):
+    k: int
     matched: DonorTopics
     any: DonorTopics
 
 
 class OtherSplits(msgspec.Struct, kw_only=True):
+    rows_elsewhere: int
     questions: int
     questions_elsewhere_too: int
     questions_nearly_elsewhere: int
@@ -221,13 +220,9 @@ class OtherSplits(msgspec.Struct, kw_only=True):
     people_elsewhere_too: int
 
 
-class AuditedDataset(msgspec.Struct, kw_only=True):
-    name: str
-    split: str | None
-    rows: int
-    clusters: int
+class AuditedDataset(DatasetSummary, kw_only=True, omit_defaults=True):
     mirror_rows: int
-    restraint_rows: int = 0
+    restraint_rows: int
     """Rows that a history must not decide."""
 
 
@@ -243,13 +238,15 @@ class VoteShares(Shares):
 
 
 class AuditSummary(msgspec.Struct, kw_only=True):
-    """What tables and figures read of `audit.json`."""
+    """The content of `audit.json`."""
 
+    prb: str = __version__
     dataset: AuditedDataset
-    floors: list[ModelAccuracy]
-    blind: BlindLearner | None
-    ceiling: ModelAccuracy | None
-    giveaways: Giveaways
+    floors: list[ModelAccuracy] = []
+    blind: BlindLearner | None = None
+    ceiling: Reader | None = None
+    headroom: Difference | None = None
+    giveaways: Giveaways = msgspec.field(default_factory=Giveaways)
     verdict: str
     length: LengthBalance | None = None
     """This, and what follows, is not measured for ratings."""
@@ -310,39 +307,52 @@ def audit(
         readers = _columns(config, folder / "ceiling", (config.ceiling,), "oracle", models, progress)
     progress.begin("user-blind learner", total=2)
     blind, blind_credits = _learn_blind(pairs, dataset.index.clusters, rows, encoder, config, progress)
-    reading = headroom = None
+    ceiling = headroom = None
     if (reader := readers.get(config.ceiling)) is not None:
-        accuracy = rows.share(reader)
-        reading = {"model": config.ceiling, "accuracy": accuracy, "failures": dict(sorted(reader.failures.items()))}
+        failures = dict(sorted(reader.failures.items()))
+        ceiling = Reader(model=config.ceiling, accuracy=rows.share(reader), failures=failures)
         if blind:
             gap = difference(reader.credit, blind_credits, rows.clusters, seed=config.seed)
-            learner = rows.estimate(blind_credits, blind_credits - 0.5)
-            headroom = room_above(gap, learner, FOLDS).as_dict()
+            headroom = room_above(gap, rows.estimate(blind_credits, blind_credits - 0.5), FOLDS)
     scores = {name: rows.share(column) for name, column in floors.items()}
+    ratios = [len(pair.chosen) / len(pair.rejected) for pair in pairs]
     progress.begin("whose votes they are")
     votes = vote_shares(vote_tables(dataset.source), config.seed)
-    result = {
-        "prb": __version__,
-        "dataset": {
-            **msgspec.to_builtins(describe_dataset(dataset)),
-            "mirror_rows": sum(twin >= 0 for twin in dataset.index.twins),
-            "restraint_rows": sum(map(is_restraint, dataset.index.tiers)),
-        },
-        "floors": [{"model": name, "accuracy": accuracy} for name, accuracy in scores.items()],
-        "blind": blind,
-        "ceiling": reading,
-        "headroom": headroom,
-        "length": {"chosen_longer": scores["length"], **length_balance(pairs)},
-        "giveaways": _giveaways(pairs, dataset.index.clusters),
-        "repeats": repeats(pairs),
-        "leaks": leaks(pairs),
-        "topics": None if votes else _topics(pairs, dataset.users, encoder, rows.clusters, config),
-        "splits": _splits(dataset, pairs, encoder),
-        "votes": votes,
-    }
-    result["verdict"] = verdict(result)
-    write_json(folder / AUDIT, result)
-    return Finished(folder, result)
+    summary = AuditSummary(
+        dataset=_about(dataset),
+        floors=[ModelAccuracy(model=name, accuracy=accuracy) for name, accuracy in scores.items()],
+        blind=blind,
+        ceiling=ceiling,
+        headroom=headroom,
+        length=LengthBalance(
+            chosen_longer=scores["length"],
+            median_ratio=median(ratios),
+            within_a_tenth=sum(max(ratio, 1 / ratio) <= 1.1 for ratio in ratios) / len(pairs),
+        ),
+        giveaways=_giveaways(pairs, dataset.index.clusters),
+        repeats=count_repeats(pairs),
+        leaks=count_leaks(pairs),
+        topics=None if votes else _topics(pairs, dataset.users, encoder, rows.clusters, config),
+        splits=_splits(dataset, pairs, encoder),
+        votes=votes,
+        verdict=" ".join([*_vote_sentences(votes), verdict(short_name(dataset.name), blind, ceiling, headroom)]),
+    )
+    return _finish(folder, summary)
+
+
+def _about(dataset: Dataset) -> AuditedDataset:
+    return AuditedDataset(
+        **msgspec.structs.asdict(describe_dataset(dataset)),
+        mirror_rows=sum(twin >= 0 for twin in dataset.index.twins),
+        restraint_rows=sum(map(is_restraint, dataset.index.tiers)),
+    )
+
+
+def _finish(folder: Path, summary: AuditSummary) -> Finished:
+    content = msgspec.to_builtins(summary)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / AUDIT, content)
+    return Finished(folder, content)
 
 
 def _audit_ratings(config: AuditConfig, progress: Progress) -> Finished:
@@ -353,22 +363,11 @@ def _audit_ratings(config: AuditConfig, progress: Progress) -> Finished:
     ratings = [item for item in dataset if isinstance(item, Rating)]
     items = codes([f"{item.question}\0{item.answer}" for item in ratings])
     users, values = codes([item.user for item in ratings]), np.array([item.rating for item in ratings])
-    table = VoteTable(dataset.name, users, items, values, [item.groups for item in ratings])
-    result: dict[str, Any] = {
-        "prb": __version__,
-        "dataset": {**msgspec.to_builtins(describe_dataset(dataset)), "mirror_rows": 0},
-        "floors": [],
-        "blind": None,
-        "ceiling": None,
-        "headroom": None,
-        "giveaways": {"looked_at": 0, "more_than_chance": 0, "words": []},
-        "votes": vote_shares([table], config.seed),
-    }
-    too_few = f"{dataset.name}: too few users or items, or all ratings are equal."
-    result["verdict"] = " ".join(_vote_sentences(result["votes"])) or too_few
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / AUDIT, result)
-    return Finished(folder, result)
+    table = VoteTable(short_name(dataset.name), users, items, values, [item.groups for item in ratings])
+    votes = vote_shares([table], config.seed)
+    too_few = f"{short_name(dataset.name)}: too few users or items, or all ratings are equal."
+    sentences = " ".join(_vote_sentences(votes)) or too_few
+    return _finish(folder, AuditSummary(dataset=_about(dataset), votes=votes, verdict=sentences))
 
 
 class VoteTable(NamedTuple):
@@ -405,7 +404,7 @@ def vote_tables(source: Source) -> list[VoteTable]:
     return [VoteTable(source.name, users, items, values, [{}] * len(rows))]
 
 
-def vote_shares(tables: Sequence[VoteTable], seed: int) -> list[dict[str, Any]]:
+def vote_shares(tables: Sequence[VoteTable], seed: int) -> list[VoteShares]:
     """Parts of the variance, by table. Of several attributes of users, the one that explains most is the group."""
     results = []
     for table in tables:
@@ -421,7 +420,7 @@ def vote_shares(tables: Sequence[VoteTable], seed: int) -> list[dict[str, Any]]:
         best = max(grouped, key=lambda name: grouped[name][0], default=None)
         shares = variance_shares(grouped[best][1] if best else plain, seed)
         if shares:
-            results.append({"name": table.name, "attribute": best, "attributes": len(grouped), **asdict(shares)})
+            results.append(VoteShares(name=table.name, attribute=best, attributes=len(grouped), **vars(shares)))
     return results
 
 
@@ -460,8 +459,8 @@ class RowGroups(NamedTuple):
     clusters: Ints
     twins: Ints
 
-    def share(self, column: Column) -> dict[str, Any]:
-        return self.estimate(column.credit, column.margin, sum(column.failures.values())).as_dict()
+    def share(self, column: Column) -> Estimate:
+        return self.estimate(column.credit, column.margin, sum(column.failures.values()))
 
     def estimate(self, credits: Floats, margins: Floats, failed: int = 0) -> Estimate:
         known = ~np.isnan(credits)
@@ -476,7 +475,7 @@ def _learn_blind(
     encoder: Encoder,
     config: AuditConfig,
     progress: Progress,
-) -> tuple[dict[str, Any] | None, Floats]:
+) -> tuple[BlindLearner | None, Floats]:
     """How well one can predict who is chosen without the user, and the credits with question and answer.
 
     `None` if there are too few independent questions to learn from.
@@ -490,32 +489,35 @@ def _learn_blind(
         return None, np.array([])
     groups, grouped_by = folds
     chosen, rejected = features.chosen, features.rejected
-    views = {
-        "question_and_answer": (features.with_question(chosen), features.with_question(rejected)),
-        "answer": (chosen, rejected),
-    }
-    credits: dict[str, Floats] = {}
-    for name, sides in views.items():
+    with_question = features.with_question(chosen), features.with_question(rejected)
+    credits, estimates = [], []
+    for sides in (with_question, (chosen, rejected)):
         margins = blind_margins(*sides, groups, folds=FOLDS, strength=STRENGTH, seed=config.seed)
         assert margins is not None
-        credits[name] = np.array(credits_of(margins))
+        values = np.array(credits_of(margins))
+        # credits stand in for margins, whose last digits depend on the order of a matrix product
+        estimates.append(widened(rows.estimate(values, values - 0.5), FOLDS))
+        credits.append(values)
         progress.advance()
-    # credits stand in for margins, whose last digits depend on the order of a matrix product
-    estimates = {name: rows.estimate(values, values - 0.5) for name, values in credits.items()}
-    shares = {name: widened(estimate, FOLDS).as_dict() for name, estimate in estimates.items()}
-    about = {"groups": len(set(groups)), "grouped_by": grouped_by, "features": f"{encoder.fingerprint}, words, style"}
-    return {**shares, **about}, credits["question_and_answer"]
+    learner = BlindLearner(
+        answer=estimates[1],
+        question_and_answer=estimates[0],
+        groups=len(set(groups)),
+        grouped_by=grouped_by,
+        features=f"{encoder.fingerprint}, words, style",
+    )
+    return learner, credits[0]
 
 
-def _giveaways(pairs: Sequence[Pair], clusters: Sequence[str]) -> dict[str, Any]:
+def _giveaways(pairs: Sequence[Pair], clusters: Sequence[str]) -> Giveaways:
     tested, looked_at = giveaways(((marks(pair.chosen), marks(pair.rejected)) for pair in pairs), clusters)
     real = [word for word in tested if word.p < LEVEL]
-    return {"looked_at": looked_at, "more_than_chance": len(real), "words": [asdict(word) for word in real[:SHOWN]]}
+    return Giveaways(looked_at=looked_at, more_than_chance=len(real), words=real[:SHOWN])
 
 
 def _topics(
     pairs: Sequence[Pair], users: Users, encoder: Encoder, clusters: Ints, config: AuditConfig
-) -> dict[str, Any] | None:
+) -> Topics | None:
     """How close the k closest posts are to the question, as a mean cosine: the user's own, minus a donor's.
 
     As far as a donor's posts are further from the question, `profile` beats `shuffled` by topic and not by person.
@@ -530,7 +532,7 @@ def _topics(
         return float(np.sort(vectors[1:] @ vectors[0])[-config.k :].mean())
 
     users_own = np.array([closeness(pair, pair.profile) for pair in pairs])
-    topics: dict[str, Any] = {"k": config.k}
+    topics = {}
     for kind in get_args(Donors):
         donors = [pick_donor(pair, users, config.seed, kind) for pair in pairs]
         donated = [closeness(p, users.history(d).posts if d else ()) for p, d in zip(pairs, donors, strict=True)]
@@ -538,11 +540,11 @@ def _topics(
         both = ~np.isnan(users_own + donors_own)
         means = [float(values[both].mean()) if both.any() else None for values in (users_own, donors_own)]
         estimate = difference(users_own, donors_own, clusters, seed=config.seed)
-        topics[kind] = {"own": means[0], "donor": means[1], "difference": estimate.as_dict()}
-    return topics
+        topics[kind] = DonorTopics(own=means[0], donor=means[1], difference=estimate)
+    return Topics(k=config.k, **topics)
 
 
-def _splits(dataset: Dataset, pairs: Sequence[Pair], encoder: Encoder) -> dict[str, Any] | None:
+def _splits(dataset: Dataset, pairs: Sequence[Pair], encoder: Encoder) -> OtherSplits | None:
     """`None` where there is only one split."""
     rows = (row.data for row in dataset.source.rows() if isinstance(row.data, dict))
     others = sorted({str(row["split"]) for row in rows if row.get("split")} - {dataset.split})
@@ -552,56 +554,52 @@ def _splits(dataset: Dataset, pairs: Sequence[Pair], encoder: Encoder) -> dict[s
     return between_splits(pairs, [item for other in sets for item in other if isinstance(item, Pair)], encoder)
 
 
-def verdict(result: Mapping[str, Any]) -> str:
-    """In plain words."""
-    return " ".join([*_vote_sentences(result.get("votes") or ()), _about_pairs(result)])
-
-
-def _vote_sentences(votes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _vote_sentences(votes: Sequence[VoteShares]) -> Iterator[str]:
     """What the largest table of votes shows, and which others show individual taste."""
     if not votes:
         return
-    largest = max(votes, key=lambda table: table["votes"])
-    parts = f"{_percent(largest['shared'])} is shared taste, {_percent(largest['leaning'])} a user's general leaning"
-    if largest["group"]:
-        parts += f", {_percent(largest['group'])} their {largest['attribute']}"
-    bound = ("", "") if largest["repeated"] else ("at least ", "at most ")
+    largest = max(votes, key=lambda table: table.votes)
+    parts = f"{_percent(largest.shared)} is shared taste, {_percent(largest.leaning)} a user's general leaning"
+    if largest.group:
+        parts += f", {_percent(largest.group)} their {largest.attribute}"
+    bound = ("", "") if largest.repeated else ("at least ", "at most ")
     yield (
-        f"{largest['name']}: of the variance of {largest['votes']:,} votes by {largest['users']:,} users on "
-        f"{largest['items']:,} items, {parts}, {bound[0]}{_percent(largest['individual'])} individual, and "
-        f"{bound[1]}{_percent(largest['noise'])} noise."
+        f"{largest.name}: of the variance of {largest.votes:,} votes by {largest.users:,} users on "
+        f"{largest.items:,} items, {parts}, {bound[0]}{_percent(largest.individual)} individual, and "
+        f"{bound[1]}{_percent(largest.noise)} noise."
     )
-    smallest = 100 * largest["individual"]["detectable"]
-    yield f"With {largest['users']:,} users, an individual share below {smallest:.1f} % cannot be shown reliably."
+    smallest = 100 * largest.individual.detectable
+    yield f"With {largest.users:,} users, an individual share below {smallest:.1f} % cannot be shown reliably."
     if len(votes) > 1:
-        shown = sum(table["individual"]["low"] > 0 for table in votes)
+        shown = sum(table.individual.low > 0 for table in votes)
         yield f"Individual taste is shown in {shown} of {len(votes)} tables."
 
 
-def _about_pairs(result: Mapping[str, Any]) -> str:
-    blind, headroom, name = result["blind"], result["headroom"], result["dataset"]["name"]
+def verdict(name: str, blind: BlindLearner | None, ceiling: Reader | None, headroom: Difference | None) -> str:
+    """Whether pairs need the user, in plain words."""
     if blind is None:
         return f"{name}: too few independent questions to fit a user-blind learner."
-    learner = blind["question_and_answer"]
+    learner = blind.question_and_answer
     blind_part = f"{name}: a user-blind learner reaches {_percent(learner)}"
-    if learner["low"] > 0.5:
-        blind_part += f", so {'much' if learner['low'] > MUCH else 'some'} of it does not need the user"
-    if headroom is None:
+    if learner.low is not None and learner.low > 0.5:
+        blind_part += f", so {'much' if learner.low > MUCH else 'some'} of it does not need the user"
+    if headroom is None or ceiling is None:
         return f"{blind_part}. The user's contribution cannot be estimated: there is no rubric to read."
-    if not headroom["n"]:
-        return f"{blind_part}. What the user adds is unknown: {result['ceiling']['model']} could read no rubric."
-    if headroom["low"] is None:
-        return f"{blind_part}. What the user adds is unknown: {headroom['n']} pairs of one user were read."
-    value, low, high = (f"{100 * headroom[part]:+.1f}" for part in ("value", "low", "high"))
-    points = f"{'at most ' if headroom['value'] > 0 else ''}{value} points [{low}, {high}]"
-    reader = f"Reading the rubric ({result['ceiling']['model']}) gets {_percent(result['ceiling']['accuracy'])}"
+    if headroom.value is None:
+        return f"{blind_part}. What the user adds is unknown: {ceiling.model} could read no rubric."
+    if headroom.low is None or headroom.high is None:
+        return f"{blind_part}. What the user adds is unknown: {headroom.n} pairs of one user were read."
+    value, low, high = (f"{100 * part:+.1f}" for part in (headroom.value, headroom.low, headroom.high))
+    points = f"{'at most ' if headroom.value > 0 else ''}{value} points [{low}, {high}]"
+    reader = f"Reading the rubric ({ceiling.model}) gets {_percent(ceiling.accuracy)}"
     meaning = "so it is not shown that anything depends on the user"
-    if headroom["low"] > 0:
+    if headroom.low > 0:
         meaning = "which depend on the user unless a better learner finds them without"
-    elif headroom["high"] < 0:
+    elif headroom.high < 0:
         meaning = "so this reader of the rubric is worse than a user-blind learner"
     return f"{blind_part}. {reader}: {points}, {meaning}."
 
 
-def _percent(estimate: Mapping[str, Any]) -> str:
-    return f"{100 * estimate['value']:.1f} % [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
+def _percent(estimate: Estimate | Share) -> str:
+    value, low, high = (100 * (number or 0) for number in (estimate.value, estimate.low, estimate.high))
+    return f"{value:.1f} % [{low:.1f}, {high:.1f}]"

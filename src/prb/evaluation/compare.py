@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,9 +12,9 @@ from msgspec import Struct
 from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Outcomes, read_outcomes
-from prb.runs import SUMMARY, read_result
 from prb.stats.estimate import codes, is_exact, share
 from prb.stats.paired import correct, difference, flip_rate
+from prb.summary import Summary
 
 Cell = tuple[str, str]
 """Model and condition."""
@@ -69,37 +69,40 @@ class ComparisonSummary(Struct, kw_only=True):
 
 
 def compare(config: CompareConfig) -> dict[str, Any]:
-    a, b = _pairs_run(config.run_a), _pairs_run(config.run_b)
+    (a, summary_a), (b, summary_b) = _read_run(config.run_a), _read_run(config.run_b)
     matches = list(_matches(config, a, b))
     if not matches:
         raise BadInput(
             f"nothing to compare: {config.run_a} has {_listed(a)}; {config.run_b} has {_listed(b)}. "
             "Name one model of each with --model-a and --model-b"
         )
-    summaries = [read_result(folder, SUMMARY) for folder in (config.run_a, config.run_b)]
-    exact_a, exact_b = ({_cell(row) for row in s["results"] if is_exact(row["accuracy"])} for s in summaries)
-    rows = [
-        _compare_cells(left, right, a, b, SEED, exact=left in exact_a and right in exact_b) for left, right in matches
-    ]
+    exact_a, exact_b = (
+        {(result.model, result.condition) for result in summary.pairs if is_exact(result.accuracy)}
+        for summary in (summary_a, summary_b)
+    )
+    rows = [_compare_cells(left, right, a, b, exact=left in exact_a and right in exact_b) for left, right in matches]
     if not any(row["n"] for row in rows):
         raise BadInput(f"nothing to compare: no row was answered in both {config.run_a} and {config.run_b}")
     correct(rows)
-    same_data = len({summary["dataset"]["fingerprint"] for summary in summaries}) == 1
+    same_data = summary_a.dataset.fingerprint == summary_b.dataset.fingerprint
     return {"a": str(config.run_a), "b": str(config.run_b), "same_data": same_data, "comparisons": rows}
 
 
-def _pairs_run(folder: Path) -> Outcomes:
-    outcomes = read_outcomes(folder)
-    summary = read_result(folder, SUMMARY)  # an unfinished run has none, and would be compared on the rows it has
-    if summary["task"] == "ratings":
+def _read_run(folder: Path) -> tuple[Outcomes, Summary]:
+    """An unfinished run has no summary, and would be compared on the rows it has: it is refused."""
+    outcomes, summary = read_outcomes(folder), Summary.of_run(folder)
+    if summary.task == "ratings":
         raise BadInput(f"{folder} holds ratings; compare works on pairs")
-    return outcomes
+    return outcomes, summary
 
 
 def _matches(config: CompareConfig, a: Outcomes, b: Outcomes) -> Iterator[tuple[Cell, Cell]]:
     """The same condition on both sides; the named models, the only ones, or those both runs have."""
-    left = _models(a, config.model_a, config.run_a)
-    right = _models(b, config.model_b, config.run_b)
+    sides = (a, config.model_a, config.run_a), (b, config.model_b, config.run_b)
+    for outcomes, model, folder in sides:
+        if model is not None and model not in outcomes.models:
+            raise BadInput(f"{folder} has no model {model!r}; it has {_listed(outcomes)}")
+    left, right = (outcomes.models if model is None else [model] for outcomes, model, _ in sides)
     named = bool(config.model_a or config.model_b) or len(left) == len(right) == 1
     for model, condition in a.of:
         for other, same in b.of:
@@ -107,17 +110,7 @@ def _matches(config: CompareConfig, a: Outcomes, b: Outcomes) -> Iterator[tuple[
                 yield (model, condition), (other, same)
 
 
-def _models(outcomes: Outcomes, model: str | None, folder: Path) -> list[str]:
-    if model is not None and model not in outcomes.models:
-        raise BadInput(f"{folder} has no model {model!r}; it has {_listed(outcomes)}")
-    return outcomes.models if model is None else [model]
-
-
-def _cell(result: Mapping[str, Any]) -> Cell:
-    return result["model"], result["condition"]
-
-
-def _compare_cells(left: Cell, right: Cell, a: Outcomes, b: Outcomes, seed: int, *, exact: bool) -> dict[str, Any]:
+def _compare_cells(left: Cell, right: Cell, a: Outcomes, b: Outcomes, *, exact: bool) -> dict[str, Any]:
     """`exact`: both are user-blind, at ½ by construction, so their difference is 0 on the rows of both runs."""
     x_of = dict(zip(a.pairs, a.of[left].credit.tolist(), strict=True))
     y_of = dict(zip(b.pairs, b.of[right].credit.tolist(), strict=True))
@@ -133,7 +126,7 @@ def _compare_cells(left: Cell, right: Cell, a: Outcomes, b: Outcomes, seed: int,
         "model_b": right[0],
         "accuracy_a": share(x[both], clusters[both]).value,
         "accuracy_b": share(y[both], clusters[both]).value,
-        **difference(x, y, clusters, exact=exact and not only_in_one, seed=seed).as_dict(),
+        **difference(x, y, clusters, exact=exact and not only_in_one, seed=SEED).as_dict(),
         "p_holm": None,
         "changed_sides": flip_rate(x, y),
         "only_in_one": only_in_one,

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from prb.config import ConditionName, Donors, HistoryKind, ShownHistory, UserConfig
 from prb.data.load import Dataset, History, Users
-from prb.data.retrieve import Ranker, leaking_choices, ranker, top_choices, top_posts
+from prb.data.retrieve import RANKERS, Ranker, leaking_choices, top_choices, top_posts
 from prb.data.votes import quoted_votes
 from prb.evaluation.planners import Plan, Planner, infer_plans, plan_all
 from prb.hashing import draw
@@ -89,7 +89,7 @@ class QueryBuilder:
 
     @cached_property
     def rank(self) -> Ranker:
-        return ranker(self.shown.ranker)
+        return RANKERS[self.shown.ranker]
 
     def build(self, item: Item, condition: str, plan: Plan | Failure | None = None) -> Built | Failure:
         """`plan` is what `plans` or an earlier process inferred for condition `plan`; without it the planner runs."""

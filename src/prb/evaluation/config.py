@@ -98,7 +98,7 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     """Print all numbers: every condition with its interval, gain, control, twins, failures."""
 
     @model_validator(mode="after")
-    def check_protocol(self) -> Self:
+    def check_shard_and_protocol(self) -> Self:
         if self.shard is not None:
             Shard.parse(self.shard)
             if self.paper:

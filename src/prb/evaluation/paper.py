@@ -134,7 +134,7 @@ class PaperJudging:
 
     def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
         item, reply = row.item, replies.take(row.calls[0].key)
-        failure = reply.answer_failed
+        failure = reply.as_failure
         if failure and failure.reason != "empty reply":
             raise Unreachable(
                 f"{item.id}: {failure}; the paper's procedure has no place for failures, so the run stops"

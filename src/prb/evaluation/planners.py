@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Literal, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from prb.config import Count
-from prb.data.retrieve import ranker, top_choices, top_posts
+from prb.data.retrieve import RANKERS, top_choices, top_posts
 from prb.hashing import settings_digest
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, T, ask, without_thinking
@@ -41,19 +42,12 @@ class Planner(Protocol):
 PLANNERS: Registry[Planner] = Registry("planner", package="prb.evaluation.planners", group="prb.planners")
 
 
-class BatchPlanner:
-    """A planner that infers many plans at once; queries of the same content have the same plan."""
+class LLMPlanner(ABC):
+    """A planner that asks an LLM about many users at once; queries of the same content have the same plan."""
 
-    def __init__(
-        self,
-        infer: Callable[[Sequence[Query]], Sequence[Plan | Failure]],
-        content: Callable[[Query], Sequence[str]],
-        *,
-        fingerprint: str,
-        remote: bool,
-    ) -> None:
-        self.fingerprint, self.remote, self.content = fingerprint, remote, content
-        self._infer = infer
+    def __init__(self, model: LLM, kind: str, settings: Sequence[object], max_tokens: int) -> None:
+        self._model, self._sampling, self.remote = model, Sampling(max_tokens=max_tokens), model.remote
+        self.fingerprint = f"{kind}-{settings_digest((*settings, max_tokens))}-{model.fingerprint}"
 
     def plan(self, query: Query) -> Plan | Failure:
         return self.plans([query])[0]
@@ -64,10 +58,21 @@ class BatchPlanner:
         inferred = dict(zip(distinct, self._infer(list(distinct.values())), strict=True))
         return [inferred[content] for content in contents]
 
+    @abstractmethod
+    def content(self, query: Query) -> Sequence[str]:
+        """All that the plan depends on."""
+
+    @abstractmethod
+    def _infer(self, queries: Sequence[Query]) -> Sequence[Plan | Failure]: ...
+
+    def _ask(self, prompts: Sequence[str], read: Reader[T], reminder: str, missing: str) -> list[T | Failure]:
+        replies = ask(self._model, prompts, read, sampling=self._sampling, reminder=reminder, missing=missing)
+        return [reply if isinstance(reply, Failure) else reply.value for reply in replies]
+
 
 def plan_all(planner: Planner, queries: Sequence[Query]) -> list[Plan | Failure]:
     """One plan per query; planners that can infer many at once get all of them together."""
-    if isinstance(planner, BatchPlanner):
+    if isinstance(planner, LLMPlanner):
         return planner.plans(queries)
     return [planner.plan(query) for query in queries]
 
@@ -77,11 +82,11 @@ def infer_plans(
 ) -> list[Plan | Failure]:
     """The same, asking only for what has no reply yet."""
     start = key_start(planner.fingerprint, "plan")
-    content = planner.content if isinstance(planner, BatchPlanner) else query_parts
+    content = planner.content if isinstance(planner, LLMPlanner) else query_parts
     calls = [Call(call_key(start, *content(query)), query) for query in queries]
     asked = Asked("planner", partial(plan_all, planner), planner.fingerprint, is_remote(planner))
     inferred = ask_all(calls, replies, asked, breaker or Breaker())
-    return [reply.answer_failed or tuple(map(str, reply.value or ())) for reply in inferred]  # type: ignore[arg-type]
+    return [reply.as_failure or tuple(map(str, reply.value or ())) for reply in inferred]  # type: ignore[arg-type]
 
 
 TASTE = re.compile(
@@ -127,54 +132,35 @@ _MARKUP = re.compile(r"\*\*|__|`")
 @PLANNERS.register("llm")
 def llm(llm: str, aspects: Most = 4, posts: Count = 20, max_tokens: Count = 1024) -> Planner:
     """An LLM infers what this user would want, from the posts and choices nearest to the question."""
-    return by_llm(make_llm(llm), aspects=aspects, posts=posts, max_tokens=max_tokens)
+    return Aspects(make_llm(llm), aspects, posts, max_tokens)
 
 
 @PLANNERS.register("checklist")
 def checklist(llm: str, items: Most = 6, posts: Count = 20, max_tokens: Count = 1024) -> Planner:
     """An LLM writes a checklist of yes-or-no questions for this user; `judge?style=checklist` checks each item."""
-    model = make_llm(llm)
-    return by_llm(model, aspects=items, posts=posts, max_tokens=max_tokens, prompt="plan_checklist")
+    return Aspects(make_llm(llm), items, posts, max_tokens, prompt="plan_checklist")
 
 
-def by_llm(
-    model: LLM,
-    *,
-    aspects: int = 4,
-    posts: int = 20,
-    max_tokens: int = 1024,
-    prompt: str = "plan_aspects",
-) -> BatchPlanner:
-    settings = (load("material"), load(prompt), REMINDER, aspects, posts, max_tokens)
-    return BatchPlanner(
-        Aspects(model, prompt, aspects, posts, Sampling(max_tokens=max_tokens)),
-        lambda query: [
-            *(turn.text for turn in query.context),
-            query.question,
-            *(post.text for post in query.posts),
-            *map(choice_text, query.choices),
-        ],
-        fingerprint=f"llm-{settings_digest(settings)}-{model.fingerprint}",
-        remote=model.remote,
-    )
-
-
-class Aspects:
+class Aspects(LLMPlanner):
     """One call per question and user. Nothing can be inferred about a user without a history, so nothing is asked."""
 
-    def __init__(self, model: LLM, prompt: str, aspects: int, posts: int, sampling: Sampling) -> None:
-        self._model, self._template = model, load(prompt)
-        self._aspects, self._posts, self._sampling = aspects, posts, sampling
-        self._rank = ranker("embedding")
+    def __init__(
+        self, model: LLM, aspects: int = 4, posts: int = 20, max_tokens: int = 1024, prompt: str = "plan_aspects"
+    ) -> None:
+        self._template, self._aspects, self._posts = load(prompt), aspects, posts
+        self._rank = RANKERS["embedding"]
+        super().__init__(model, "llm", (load("material"), self._template, REMINDER, aspects, posts), max_tokens)
 
-    def __call__(self, queries: Sequence[Query]) -> list[Plan | Failure]:
+    def content(self, query: Query) -> Sequence[str]:
+        posts, choices = [post.text for post in query.posts], map(choice_text, query.choices)
+        return [*(turn.text for turn in query.context), query.question, *posts, *choices]
+
+    def _infer(self, queries: Sequence[Query]) -> list[Plan | Failure]:
         known = [n for n, query in enumerate(queries) if query.posts or query.choices]
-        prompts = [self._prompt(queries[n]) for n in known]
-        missing = "no list of aspects"
-        replies = ask(self._model, prompts, self._read, sampling=self._sampling, reminder=REMINDER, missing=missing)
+        replies = self._ask([self._prompt(queries[n]) for n in known], self._read, REMINDER, "no list of aspects")
         plans: list[Plan | Failure] = [()] * len(queries)
-        for n, reply in zip(known, replies, strict=True):
-            plans[n] = reply if isinstance(reply, Failure) else reply.value
+        for n, plan in zip(known, replies, strict=True):
+            plans[n] = plan
         return plans
 
     def _prompt(self, query: Query) -> str:
@@ -219,18 +205,7 @@ _PERSONA = re.compile(r"\bpersona\b[*_]*\s*:[*_]*\s*(\S.*)", re.IGNORECASE | re.
 @PLANNERS.register("persona")
 def persona(llm: str, hypotheses: Most = 6, posts: Count = 40, max_tokens: Count = 1024) -> Planner:
     """An LLM forms hypotheses about the user, tests them on held-out posts and choices, and writes a short persona."""
-    return by_persona(make_llm(llm), hypotheses=hypotheses, posts=posts, max_tokens=max_tokens)
-
-
-def by_persona(model: LLM, *, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024) -> BatchPlanner:
-    words = [load(name) for name in PROMPTS]
-    settings = (words, REMIND_LIST, REMIND_FINDING, REMIND_PERSONA, HELD_OUT, hypotheses, posts, max_tokens)
-    return BatchPlanner(
-        Personas(model, hypotheses, posts, Sampling(max_tokens=max_tokens)),
-        items_of,
-        fingerprint=f"persona-{settings_digest(settings)}-{model.fingerprint}",
-        remote=model.remote,
-    )
+    return Personas(make_llm(llm), hypotheses, posts, max_tokens)
 
 
 class Hypothesis(NamedTuple):
@@ -238,14 +213,20 @@ class Hypothesis(NamedTuple):
     posts: tuple[int, ...]
 
 
-class Personas:
+class Personas(LLMPlanner):
     """Three rounds of calls for all users at once: hypotheses, tests, personas. A user who fails in one leaves it."""
 
-    def __init__(self, model: LLM, hypotheses: int, posts: int, sampling: Sampling) -> None:
-        self._model, self._hypotheses, self._posts, self._sampling = model, hypotheses, posts, sampling
+    def __init__(self, model: LLM, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024) -> None:
+        self._hypotheses, self._posts = hypotheses, posts
+        reminders, words = (REMIND_LIST, REMIND_FINDING, REMIND_PERSONA), [load(name) for name in PROMPTS]
+        super().__init__(model, "persona", (words, *reminders, HELD_OUT, hypotheses, posts), max_tokens)
 
-    def __call__(self, queries: Sequence[Query]) -> list[Plan | Failure]:
-        items = {n: items_of(query)[-self._posts :] for n, query in enumerate(queries)}
+    def content(self, query: Query) -> list[str]:
+        """The user's past choices and posts, each as a text that can be cited."""
+        return [*map(choice_text, query.choices), *(post.text for post in query.posts)]
+
+    def _infer(self, queries: Sequence[Query]) -> list[Plan | Failure]:
+        items = {n: self.content(query)[-self._posts :] for n, query in enumerate(queries)}
         done: dict[int, Plan | Failure] = {n: () for n in items if not items[n]}
         split = {n: split_items(items[n]) for n in items if n not in done}
         formed = _without_failures(self._form({n: seen for n, (seen, _) in split.items()}), done)
@@ -304,15 +285,6 @@ class Personas:
             elif finding != "refuted":
                 others.append(hypothesis)
         return kept
-
-    def _ask(self, prompts: Sequence[str], read: Reader[T], reminder: str, missing: str) -> list[T | Failure]:
-        replies = ask(self._model, prompts, read, sampling=self._sampling, reminder=reminder, missing=missing)
-        return [reply if isinstance(reply, Failure) else reply.value for reply in replies]
-
-
-def items_of(query: Query) -> list[str]:
-    """The user's past choices and posts, each as a text that can be cited."""
-    return [*map(choice_text, query.choices), *(post.text for post in query.posts)]
 
 
 def split_items(items: Sequence[str]) -> tuple[list[str], list[str]]:

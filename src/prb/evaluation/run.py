@@ -12,17 +12,14 @@ is not told who asks.
 
 from __future__ import annotations
 
-import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, ClassVar
-
-import orjson
 
 from prb import __version__
 from prb.config import ConditionName, OutputConfig, Place, PositionalWords, config
@@ -34,7 +31,7 @@ from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
 from prb.evaluation.planners import PLANNERS, Plan, Planner
-from prb.evaluation.summary import check_requirements, summarize
+from prb.evaluation.summary import check_requirements, summary_of
 from prb.hashing import draw, short_digest
 from prb.hooks import Batch, Hooks, RunResult, RunStart
 from prb.models import MODELS, PREFIXES_SHARED, execution_of, make_model, trained_on
@@ -86,10 +83,6 @@ from prb.work import (
     open_replies,
 )
 
-LONG_RUN = 5
-"""Minutes from which a run says beforehand how long it will take."""
-OBJECTS = 200_000
-"""New objects after which Python looks for reference cycles; by default a few hundred, less than a row has."""
 EXTENDABLE: Mapping[str, Callable[[Any, Any], bool]] = {
     "evaluate.model": lambda new, old: set(new) >= set(old),
     "evaluate.condition": lambda new, old: set(new) >= set(old),
@@ -99,19 +92,6 @@ EXTENDABLE: Mapping[str, Callable[[Any, Any], bool]] = {
 """What a command may add to a run in `--out`: none of it changes a reply."""
 
 
-@contextmanager
-def rarely_collecting() -> Iterator[None]:
-    """Rows are many small objects without reference cycles; looking for some took a fifth of the time of a run."""
-    before = gc.get_threshold()
-    if before[0]:  # 0: somebody has turned it off
-        gc.set_threshold(max(before[0], OBJECTS), *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-@rarely_collecting()
 def evaluate(
     config: EvaluateConfig,
     *,
@@ -175,22 +155,21 @@ def identity(config: EvaluateConfig, dataset: Dataset, planner: str) -> dict[str
     return {"prb": __version__, "evaluate": config.saved(), "dataset": about, "planner": planner}
 
 
+@dataclass
 class Job:
     """One evaluation, in whichever folder."""
 
-    def __init__(
-        self,
-        config: EvaluateConfig,
-        dataset: Dataset,
-        planner: Planner,
-        models: Mapping[str, RewardModel],
-        hooks: Hooks,
-        progress: Progress,
-    ) -> None:
-        self.config, self.dataset, self.planner = config, dataset, planner
-        self.models, self.hooks, self.progress = models, hooks, progress
-        self._subsets = list(dataset.subsets()) if config.paper else []
-        self._calls_per_row = 0.0
+    config: EvaluateConfig
+    dataset: Dataset
+    planner: Planner
+    models: Mapping[str, RewardModel]
+    hooks: Hooks
+    progress: Progress
+
+    @cached_property
+    def subsets(self) -> list[tuple[str, int]]:
+        """For each row, its subset and its number there, as the paper's scripts need them; empty under our protocol."""
+        return list(self.dataset.subsets()) if self.config.paper else []
 
     def run(self, folder: Path) -> Finished:
         config, dataset = self.config, self.dataset
@@ -198,7 +177,7 @@ class Job:
         outcomes = Outcomes(dataset.index.ids, list(product(config.names, config.condition)))
         with (
             open_executor(config.engine) as executor,
-            RunFolder(folder, about, fresh=config.fresh, extendable=EXTENDABLE) as run,
+            RunFolder(folder, about, scratch=(OUTCOMES,), fresh=config.fresh, extendable=EXTENDABLE) as run,
             open_replies(folder, self.progress, cache=config.cache) as replies,
         ):
             if run.extended:
@@ -210,7 +189,7 @@ class Job:
                 for name, spec in map(split_alias, config.model):
                     self.progress.begin(f"loading {name}")
                     self._evaluate_model(self._evaluator(run, executor, name, spec), replies, breaker, outcomes, write)
-            summary, users = summarize(config, dataset, outcomes)
+            summary, users = (part.as_json() for part in summary_of(config, dataset, outcomes))
             run.finish({USERS: users, SUMMARY: summary})
         self.hooks.tell("on_result", RunResult(folder=folder, summary=summary))
         return Finished(folder, summary)
@@ -218,7 +197,7 @@ class Job:
     def _evaluator(self, run: RunFolder, executor: Executor, name: str, spec: str) -> Evaluator:
         config, models = self.config, self.models
         if config.paper:
-            paper = paper_scoring(config, name, spec, self.dataset.index.ids, self._subsets)
+            paper = paper_scoring(config, name, spec, self.dataset.index.ids, self.subsets)
             run.confirm_model(name, paper.asked.identity)
             return paper
         make = partial(given, models[name]) if name in models else partial(make_model, spec)
@@ -255,24 +234,11 @@ class Job:
         outcomes: Outcomes,
         write: Callable[[bytes], None],
     ) -> None:
-        total, done, tally, told = len(self.dataset), 0, Tally(self.progress), False
-        names = self.config.names
+        total, done, tally, names = len(self.dataset), 0, Tally(self.progress), self.config.names
         which = f" (model {names.index(evaluator.name) + 1} of {len(names)})" if len(names) > 1 else ""
         self.progress.begin(f"{evaluator.name}{which}", total=total)
-
-        def pace(seconds: float) -> None:
-            nonlocal told
-            minutes = seconds * self._calls_per_row * (total - done) / 60
-            if minutes > LONG_RUN and not told:
-                about = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
-                self.progress.note(
-                    f"{evaluator.name}: about {about} for {total - done:,} rows, {seconds:.1f} s per call"
-                )
-            told = True
-
         plan, asked = self._plan(evaluator, replies, breaker), evaluator.asked
-        batches = ask_missing(plan, replies, asked, breaker, pace=pace) if asked else (rows for rows, _ in plan)
-        for rows in batches:
+        for rows in ask_missing(plan, replies, asked, breaker) if asked else (rows for rows, _ in plan):
             derived = [evaluator.outcome(row, replies) for row in rows]
             write(b"".join(map(json_line, derived)))
             outcomes.add(derived)
@@ -288,7 +254,7 @@ class Job:
         """Batches of rows under all conditions, with their calls. None crosses the border of the paper's subsets."""
         conditions, size = self.config.condition, self.config.batch
         of_dataset = zip(self.dataset, self.dataset.index.clusters, strict=True)
-        for of_subset in rows_of_subsets(self._subsets) or [len(self.dataset)]:
+        for of_subset in rows_of_subsets(self.subsets) or [len(self.dataset)]:
             for items in chunks(islice(of_dataset, of_subset), size):
                 plans: Mapping[str, Plan | Failure] = {}
                 if "plan" in conditions and isinstance(evaluator, Scoring):
@@ -298,38 +264,31 @@ class Job:
                     for condition in conditions
                     for item, cluster in items
                 ]
-                calls = [call for row in rows for call in row.calls]
-                self._calls_per_row = len(calls) / len(items)
-                yield rows, calls
+                yield rows, [call for row in rows for call in row.calls]
 
 
 @contextmanager
 def writing_outcomes(folder: Path) -> Iterator[Callable[[bytes], None]]:
-    """A function that appends to the file of outcomes, which takes its place once it is whole. If the run stops before
-    that and there is none yet, what is there takes it: a report can show it."""
-    path, part = folder / OUTCOMES, part_of(folder / OUTCOMES)
+    """A function that appends to the file of outcomes, which a report can show while the run is under way. That of a
+    finished run is replaced once the new one is whole."""
+    path = folder / OUTCOMES
+    written = part_of(path) if (folder / SUMMARY).exists() else path
     with writing(path):
-        file = part.open("wb")
+        file = written.open("wb")
 
     def write(lines: bytes) -> None:
         with writing(path):
             file.write(lines)
-            file.flush()  # a report may look at it
+            file.flush()
 
     try:
         yield write
-        with writing(path):
-            file.close()
-            part.replace(path)
-    except BaseException:
+    finally:
         with suppress(OSError):  # what a full disk refused is refused again
             file.close()
-        with suppress(OSError):
-            if not (folder / SUMMARY).exists() and part.stat().st_size:
-                part.replace(path)
-            else:
-                part.unlink(missing_ok=True)
-        raise
+    if written != path:
+        with writing(path):
+            written.replace(path)
 
 
 # --- rows through one model: which calls a row makes, and the outcome that follows from the replies ---
@@ -353,7 +312,7 @@ class Scoring(ABC):
     def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
         built = row.built if isinstance(row.built, Built) else Built(Query(question=""))
         replied = [replies.take(call.key) for call in row.calls]
-        failed = [failure for reply in replied if (failure := reply.answer_failed)]
+        failed = [failure for reply in replied if (failure := reply.as_failure)]
         failure = row.built if isinstance(row.built, Failure) else gravest(failed) if failed else None
         return derive_outcome(
             self.name,
@@ -451,14 +410,14 @@ class RecordedOutcomes:
         recalled = self._model.recall(row.item.id, row.condition)
         failure = recalled if isinstance(recalled, Failure) else _misfit(recalled, row.item)
         record = Record() if isinstance(recalled, Failure) else recalled
-        checked = [None if score is None else checked_reward(score) for score in record.scores]
+        usable = Record() if failure else record
         return derive_outcome(
             self.name,
             row,
             failure,
-            scores=tuple(float(score) if isinstance(score, (int, float)) else None for score in checked) or None,
-            verdicts=record.verdicts or None,
-            log_odds=record.log_odds or None,
+            scores=tuple(float(score) for score in usable.scores if score is not None) or None,
+            verdicts=usable.verdicts or None,
+            log_odds=usable.log_odds or None,
             tokens=record.tokens,
             cost=record.cost,
             text=record.text,
@@ -552,10 +511,8 @@ def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
         raise RunConflict(f"{parts[0].folder} was made by prb {stored['prb']}, and this is prb {__version__}")
     about = identity(settings, dataset, stored["planner"])
     folder = config.out or settings.folder(Path(settings.dataset).name, dataset.fingerprint)
-    if folder.resolve() in [part.folder.resolve() for part in parts]:
-        raise BadInput(f"{folder} is one of the shards; choose another --out")
     lines = {
-        (line["model"], line["condition"], line["pair"]): json_line(line)
+        (line["model"], line["condition"], line["pair"]): line
         for part in parts
         for line in read_lines(part.folder / OUTCOMES)
     }
@@ -571,13 +528,11 @@ def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
         with writing_outcomes(folder) as write:
             for model, batch in product(settings.names, list(chunks(dataset.index.ids, settings.batch))):
                 for condition, pair in product(settings.condition, batch):
-                    line = lines.get((model, condition, pair))
-                    if line is None:
-                        raise BadInput(f"no shard has {model!r} under {condition!r} on row {pair!r}; run them again")
-                    outcomes.read(orjson.loads(line), "an outcome of a shard")
-                    write(line)
+                    line = lines[model, condition, pair]
+                    outcomes.read(line, "an outcome of a shard")
+                    write(json_line(line))
                 progress.advance(len(batch))
-        summary, users = summarize(settings, dataset, outcomes)
+        summary, users = (part.as_json() for part in summary_of(settings, dataset, outcomes))
         run.finish({USERS: users, SUMMARY: summary})
     return Finished(folder, summary)
 
@@ -611,6 +566,5 @@ def check_parts(parts: Sequence[Part]) -> list[Part]:
             raise BadInput(f"{other.folder} and {part.folder} are both shard {part.shard.number}/{part.shard.total}")
     numbers = range(1, first.shard.total + 1)
     if missing := [f"{number}/{first.shard.total}" for number in numbers if number not in by_number]:
-        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
-        raise BadInput(f"missing shards: {', '.join(missing[:10])}{more}")
+        raise BadInput(f"missing shards: {', '.join(missing)}")
     return [by_number[number] for number in numbers]

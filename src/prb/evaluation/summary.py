@@ -53,13 +53,8 @@ from prb.types import Estimate, Tested
 from prb.work import count_reasons, refuse_failures, share_problem
 
 
-def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The content of summary.json and of users.json."""
-    summary, users = summary_of(config, dataset, outcomes)
-    return summary.as_json(), users.as_json()
-
-
 def summary_of(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[Summary, UserTable]:
+    """What summary.json and users.json hold."""
     license = read_license(config.license) if config.license else None
     facts = Facts(dataset.index, license)
     rows = {cell: Rows(column, facts, config.seed) for cell, column in outcomes.of.items()}

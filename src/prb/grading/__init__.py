@@ -102,7 +102,7 @@ def grading_calls(asked: Asked, answers: Sequence[Answered]) -> list[Call]:
 
 def grades_of(reply: Reply, answered: Answered) -> Grades | Failure:
     """A grader's reply. A grader may come from another package: anything but one grade per aspect is a failure."""
-    if failure := reply.answer_failed:
+    if failure := reply.as_failure:
         return failure
     if not is_graded(reply.value) or len(reply.value) != len(answered.rubric):
         return Failure("no grades", f"the grader returned {reply.value!r:.100} for {len(answered.rubric)} aspects")
@@ -126,11 +126,6 @@ def as_line(graded: Grades | Failure) -> dict[str, Any]:
         return {"score": None, "aspects": None, **failure, **used, "text": ()}
     scored = {"score": graded.score, "aspects": graded.aspects}
     return {**scored, "failure": None, "failure_kind": None, **used, "text": graded.text}
-
-
-def about_grader(spec: str | None, grader: Grader) -> dict[str, str | None]:
-    """Which grader gave the grades and how valid it was measured to be, for everything that shows grades."""
-    return {"spec": spec, "fingerprint": grader.fingerprint, "validity": getattr(grader, "validity", None)}
 
 
 def answered(pair: Pair, answer: str, *, masked: bool = False) -> Answered:

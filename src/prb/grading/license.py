@@ -37,7 +37,7 @@ from prb.stats.agreement import (
     labels_for,
     prediction_powered,
 )
-from prb.stats.estimate import Floats, Ints, average, clustered_stderr, codes, effective_clusters, t95
+from prb.stats.estimate import Floats, average, codes
 from prb.types import Estimate
 
 LICENSE = "license.json"
@@ -45,6 +45,7 @@ PREFERENCE, QUALITY, GRADES = "preference", "quality", "grades"
 WORDS = {"chosen": 1.0, "yes": 1.0, "true": 1.0, "rejected": 0.0, "no": 0.0, "false": 0.0}
 WORDS |= dict.fromkeys(("neither", "tie", "both", "equal"), 0.5)
 """What a judgment may be called instead of a number."""
+UNBOUNDED = (-math.inf, math.inf)
 HALF_WIDTH = 0.05
 """The precision that `labels_needed` is about: five points of a share."""
 
@@ -229,9 +230,9 @@ def compare(name: str, people: Sequence[Judgment], judge: Sequence[Judgment], ep
         test=alternative_test(votes, judged, annotators, scale=scale, epsilon=epsilon),
         agreement=average(np.nanmean(agreement(votes, judged[:, None]), axis=1), numbers),
         agreement_of_people=average(np.nansum(of_people, axis=1) / np.where(compared, compared, np.nan), numbers),
-        inflation=_difference(judged - human, numbers),
+        inflation=average(judged - human, numbers, UNBOUNDED),
         inflation_by_group={
-            group: _difference((judged - human)[groups == group], numbers[groups == group])
+            group: average((judged - human)[groups == group], numbers[groups == group], UNBOUNDED)
             for group in sorted({*groups} - {""})
         },
         powered=powered,
@@ -248,15 +249,6 @@ def _powered(
     numbers, n = codes([*(label.cluster for label in labels), *clusters]), len(labels)
     human, judge = np.array([label.human for label in labels]), np.array([label.judge for label in labels])
     return prediction_powered(human, judge, np.array(more), numbers[:n], numbers[n:], unit=unit)
-
-
-def _difference(values: Floats, clusters: Ints) -> Estimate:
-    """A mean that may be negative, with a t interval over clusters."""
-    mean, error = float(values.mean()), clustered_stderr(values, clusters)
-    if error is None:
-        return Estimate(value=mean, low=None, high=None, n=len(values))
-    half = t95(effective_clusters(clusters) - 1) * error
-    return Estimate(value=mean, low=mean - half, high=mean + half, n=len(values))
 
 
 def _person_effect(labels: Sequence[Label], judge: Sequence[Judgment], about: Mapping[str, Judgment]) -> Powered | None:

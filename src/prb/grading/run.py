@@ -28,7 +28,6 @@ from prb.grading import (
     Grader,
     Grades,
     Reseedable,
-    about_grader,
     answered,
     as_line,
     grades_of,
@@ -196,7 +195,11 @@ class GradingJob:
     def summary(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> dict[str, Any]:
         return {
             "prb": __version__,
-            "grader": about_grader(self._config.grader, grader),
+            "grader": {
+                "spec": self._config.grader,
+                "fingerprint": grader.fingerprint,
+                "validity": getattr(grader, "validity", None),
+            },
             "dataset": self.data,
             "seed": self._config.seed,
             **(self._validation(graded, grader) if self._config.validate else self._mean_score(graded)),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -65,7 +64,7 @@ class Completion:
     @classmethod
     def of(cls, reply: Reply) -> Completion | Failure:
         """From a reply, without log-probabilities."""
-        if failure := reply.answer_failed:
+        if failure := reply.as_failure:
             return failure
         return cls(
             text=str(reply.value),
@@ -108,9 +107,6 @@ def parse_llm(text: str) -> Spec:
     backend, slash, model = spec.name.partition("/")
     if not backend or not slash or not model:
         raise BadSpec(f"{text!r} is not an llm spec such as openai/gpt-5 or llamacpp/smollm2?threads=1")
-    if re.search(r";\w+=", text):
-        right = text.replace(";", "&") if spec.options else text.replace(";", "?", 1).replace(";", "&")
-        raise BadSpec(f"{text!r}: options of an llm are written ?key=value&key=value: {right!r}")
     return Spec(backend, {"model": model, **spec.options})
 
 

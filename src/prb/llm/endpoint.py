@@ -1,7 +1,7 @@
 """The one client for everything that is asked over HTTP, and the OpenAI chat protocol on top of it.
 
 Chat endpoints (`openai/…`: vendors, vLLM, SGLang, llama.cpp, Ollama) and served reward models use the same `Client`. It
-runs on an event loop in its own thread, retries what may pass, finds out how many requests a server takes at once, and
+runs on an event loop in a thread, retries what may pass, finds out how many requests a server takes at once, and
 reads at most `MAX_REPLY` bytes of a reply, decompressed. Every request ends as a value or as a failure with its reason.
 The `openai` SDK is not used: it reads replies of any size, and its retries keep their slot while they wait, are not
 counted, and continue when the budget is used up.
@@ -18,16 +18,14 @@ import os
 import random
 import re
 import threading
-import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC
-from email.utils import parsedate_to_datetime
+from functools import cache
 from itertools import count
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import Field
@@ -58,26 +56,24 @@ LONGEST_WAIT = 300.0
 """Seconds; if a server asks for more (a daily quota, say), the request fails instead."""
 
 
-def check_url(url: str, option: str, example: str) -> SplitResult:
-    """The parts of a URL. Errors never repeat the URL itself, since it may hold a password."""
+def read_address(url: str, use: str) -> tuple[str, bool]:
+    """Scheme, host, port and path, since another port or path may be another server with other weights; and whether it
+    is another machine. Errors never repeat the URL itself, since it may hold a password."""
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port  # both raise on nonsense
+        host, port = parts.hostname, parts.port  # both raise on nonsense
     except ValueError:
-        host = None
+        host = port = None
     if not host or parts.scheme not in ("http", "https"):
-        raise BadSpec(f"{option} must be like {example}")
+        raise BadSpec(f"{use}: its URL must be like http://localhost:8000/v1")
     if parts.username or parts.password or parts.query:
-        raise BadSpec(f"{option} must not contain a user, a password or a query; key_env names the key's variable")
-    return parts
-
-
-def address_of(parts: SplitResult) -> str:
-    """Scheme, host, port and path: another port or path may be another server with other weights."""
-    usual = {"http": 80, "https": 443}[parts.scheme]
-    port = "" if parts.port in (None, usual) else f":{parts.port}"
-    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
-    return f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
+        raise BadSpec(f"{use}: its URL must not contain a user, password or query; key_env names the key's variable")
+    remote = host != "localhost"
+    with contextlib.suppress(ValueError):  # a name
+        remote = not ipaddress.ip_address(host).is_loopback
+    shown = f"[{host}]" if ":" in host else host
+    shown += "" if port in (None, {"http": 80, "https": 443}[parts.scheme]) else f":{port}"
+    return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}", remote
 
 
 def read_key(name: str, *, needed: bool, use: str) -> str:
@@ -129,19 +125,10 @@ class Retry:
     """Of the failure if no repetition helps."""
 
 
-@dataclass(frozen=True)
-class Backoff:
-    """Exponential with full jitter: a random wait below a bound that doubles, so that retries spread out."""
-
-    first: float = 0.5
-    longest: float = 30.0
-
-    def wait(self, tries: int, rng: random.Random, asked: float = 0.0) -> float:
-        """Seconds to wait after this many failed tries; never less than the server asked for."""
-        return asked + rng.uniform(0, min(self.longest, self.first * 2.0 ** min(tries - 1, 60)))
-
-
-BACKOFF = Backoff()
+def retry_pause(tries: int, asked: float) -> float:
+    """Seconds to wait after this many failed tries: what the server asked for, and a random time below a bound that
+    doubles, so that retries spread out."""
+    return asked + random.uniform(0, min(30.0, 0.5 * 2.0 ** min(tries - 1, 10)))  # noqa: S311
 
 
 def refusal(response: Response) -> Retry | Failure:
@@ -149,21 +136,16 @@ def refusal(response: Response) -> Retry | Failure:
     status = response.status
     failure = Failure(f"HTTP {status}", message_of(response.content), kind="row")
     if status in RETRIED or status >= 500:
-        asked = retry_after(response.retry_after, time.time())
-        return Retry(str(failure), asked, overloaded=status in OVERLOADED)
+        return Retry(str(failure), retry_after(response.retry_after), overloaded=status in OVERLOADED)
     return replace(failure, kind="fatal") if status in FATAL or status < 400 else failure
 
 
-def retry_after(header: str | None, now: float) -> float:
-    """Seconds to wait by a Retry-After header, a number or a date; 0 if it cannot be read."""
+def retry_after(header: str | None) -> float:
+    """Seconds to wait by a Retry-After header; 0 if it is no number."""
     try:
         seconds = float(header or 0)
     except ValueError:
-        try:
-            moment = parsedate_to_datetime(header or "")
-            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
-        except (ValueError, TypeError, OverflowError):
-            return 0.0
+        return 0.0
     return min(max(0.0, seconds), 1e9) if math.isfinite(seconds) else 0.0
 
 
@@ -171,13 +153,13 @@ class Limiter:
     """How many requests may be in flight, from 1 to `most`: one more after each success, half as many on overload.
 
     It is halved at most once per round: requests sent before the halving, and the first ones after it, say nothing
-    about the new limit. After the first overload it grows more slowly, so that a busy server is not hammered.
+    about the new limit. Where overload keeps coming back it grows more slowly, so that a busy server is not hammered.
     """
 
     def __init__(self, most: int, start: int = 16) -> None:
-        self.active = 0
-        self._most, self._growth = most, 1.0
-        self._limit = float(min(start, most))
+        self._most, self._limit = most, float(min(start, most))
+        self._overloads = 0.0
+        """Share of overload among the last 64 or so requests."""
         self._slots, self._places = asyncio.Semaphore(self.limit), self.limit
         """Free slots, and all slots; while there are too many, those that are left are not used again."""
         self._sent = 0
@@ -191,17 +173,17 @@ class Limiter:
     async def enter(self) -> int:
         """Wait for a slot, first come first served; the ticket is for `leave`."""
         await self._slots.acquire()
-        self.active += 1
         self._sent += 1
         return self._sent
 
     def leave(self, ticket: int, *, ok: bool = False, overloaded: bool = False) -> None:
+        if ok or overloaded:
+            self._overloads += (overloaded - self._overloads) / 64
         if overloaded and ticket > self._cut:
-            self._limit, self._growth = max(1.0, self._limit / 2), 0.1
+            self._limit = max(1.0, self._limit / 2)
             self._cut = self._sent + self.limit
         elif ok:
-            self._limit = min(self._most, self._limit + self._growth)
-        self.active -= 1
+            self._limit = min(self._most, self._limit + max(0.1, 1 - 4 * self._overloads))
         self._places -= 1
         while self._places < self.limit:
             self._places += 1
@@ -209,30 +191,23 @@ class Limiter:
 
 
 class Client:
-    """Asks one server, from any thread, notebook or forked child; its own thread ends with it."""
+    """Asks one server, from any thread, notebook or forked child."""
 
     _http: Any
     _limiter: Limiter
-    _loop: asyncio.AbstractEventLoop
 
     def __init__(
         self,
         url: str,
         *,
         use: str,
-        option: str = "url",
-        example: str = "http://localhost:8000",
         key_env: str | None = None,
         key_needed: bool = True,
         concurrency: int = 64,
         timeout: float = 120.0,
         retries: int = 6,
-        backoff: Backoff = BACKOFF,
     ) -> None:
-        parts = check_url(url, f"{use}: {option}", example)
-        self.address, self.remote = address_of(parts), str(parts.hostname) != "localhost"
-        with contextlib.suppress(ValueError):  # a name
-            self.remote = not ipaddress.ip_address(str(parts.hostname)).is_loopback
+        self.address, self.remote = read_address(url, use)
         self.timeout = timeout
         try:
             import httpx2 as httpx
@@ -242,32 +217,33 @@ class Client:
         key = read_key(key_env, needed=key_needed or self.remote, use=use) if key_env else ""
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._concurrency, self._retries = concurrency, retries
-        self._backoff, self._rng = backoff, random.Random(0)  # noqa: S311
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._process = 0
+        """Which one the connections belong to; a forked child needs its own."""
 
     def ask(self, asks: Sequence[A], attempt: Callable[[A], Awaitable[T | Failure | Retry]]) -> list[T | Failure]:
         """One result per ask, sent in this order.
 
         After a few fatal failures in a row the remaining asks share the last one.
         """
-        return self.run(self._ask_all(asks, attempt, Breaker()))
+        return self.run(self._ask_all(asks, attempt))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine on the client's own loop, whichever thread or loop this one is."""
-        with self._lock:
-            if not (self._thread and self._thread.is_alive()):  # it is dead in a forked child
-                self._start()
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with _STARTING:
+            loop = _event_loop(os.getpid())
+            if self._process != os.getpid():
+                self._process, self._limiter = os.getpid(), Limiter(self._concurrency)
+                self._http = self._connections()
+                weakref.finalize(self, _close, self._http, loop).atexit = False
+        future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()  # an interrupt must not wait for replies
             raise
 
-    def _start(self) -> None:
-        self._loop, self._limiter = asyncio.new_event_loop(), Limiter(self._concurrency)
-        self._http = self._httpx.AsyncClient(
+    def _connections(self) -> Any:
+        return self._httpx.AsyncClient(
             base_url=self.address,
             headers=self._headers,
             timeout=self._httpx.Timeout(self.timeout, connect=min(self.timeout, CONNECT)),
@@ -276,17 +252,13 @@ class Client:
             trust_env=self.remote,
             verify=self.address.startswith("https:"),  # certificates take a while to load
         )
-        name = f"prb-{self.address}"
-        self._thread = threading.Thread(target=_run_loop, args=(self._loop, self._http), name=name, daemon=True)
-        self._thread.start()
-        weakref.finalize(self, _stop_loop, self._loop)
 
     async def _ask_all(
-        self, asks: Sequence[A], attempt: Callable[[A], Awaitable[T | Failure | Retry]], breaker: Breaker
+        self, asks: Sequence[A], attempt: Callable[[A], Awaitable[T | Failure | Retry]]
     ) -> list[T | Failure]:
         """Twice as many workers as slots, since one that waits to retry leaves its slot to another."""
         results: dict[int, T | Failure] = {}
-        queue = enumerate(asks)
+        queue, breaker = enumerate(asks), Breaker()
 
         async def work() -> None:
             for n, ask in queue:
@@ -316,7 +288,7 @@ class Client:
             if reply.asked > LONGEST_WAIT or tries > self._retries:
                 asked = f"asks to wait {reply.asked:.0f} s" if reply.asked > LONGEST_WAIT else f"after {tries} tries"
                 return Failure("endpoint failed", f"{asked}: {reply.why}", kind=reply.kind)
-            await asyncio.sleep(self._backoff.wait(tries, self._rng, reply.asked))
+            await asyncio.sleep(retry_pause(tries, reply.asked))
         raise AssertionError
 
     async def exchange(self, method: str, path: str, body: Any = None) -> Response | Retry | Failure:
@@ -346,17 +318,19 @@ class Client:
             return Retry(why, kind="fatal" if refused else "transient")
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop, http: Any) -> None:
-    """Without a reference to the client, so that the thread ends with its last user."""
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    loop.run_until_complete(http.aclose())
-    loop.close()
+_STARTING = threading.Lock()
 
 
-def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
-    with contextlib.suppress(RuntimeError):  # closed already
-        loop.call_soon_threadsafe(loop.stop)
+@cache
+def _event_loop(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001
+    """The loop of all clients of a process, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="prb-http", daemon=True).start()
+    return loop
+
+
+def _close(http: Any, loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.run_coroutine_threadsafe(http.aclose(), loop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,34 +344,31 @@ class Prices:
         return (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1e6
 
 
+@dataclass
 class Budget:
     """Counts tokens and their cost against limits."""
 
-    def __init__(
-        self, prices: Prices | None = None, max_usd: float | None = None, max_tokens: int | None = None
-    ) -> None:
-        self.prompt_tokens = self.completion_tokens = 0
-        self._prices, self._max_usd, self._max_tokens = prices or Prices(), max_usd, max_tokens
-
-    @property
-    def cost(self) -> float:
-        """US dollars, of all tokens together, so that no rounding adds up."""
-        return self._prices.cost(self.prompt_tokens, self.completion_tokens)
+    prices: Prices = Prices()
+    max_usd: float | None = None
+    max_tokens: int | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
     def used_up(self) -> str:
         """Which limit has been reached, in words; empty while none has."""
         tokens = self.prompt_tokens + self.completion_tokens
-        if self._max_tokens is not None and tokens >= self._max_tokens:
-            return f"{tokens:,} of {self._max_tokens:,} tokens"
-        if self._max_usd is not None and self.cost >= self._max_usd:
-            return f"${self.cost:.4f} of ${self._max_usd:.4f}"
+        if self.max_tokens is not None and tokens >= self.max_tokens:
+            return f"{tokens:,} of {self.max_tokens:,} tokens"
+        cost = self.prices.cost(self.prompt_tokens, self.completion_tokens)
+        if self.max_usd is not None and cost >= self.max_usd:
+            return f"${cost:.4f} of ${self.max_usd:.4f}"
         return ""
 
     def charge(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Count one reply; returns what it cost."""
         self.prompt_tokens += prompt_tokens
         self.completion_tokens += completion_tokens
-        return self._prices.cost(prompt_tokens, completion_tokens)
+        return self.prices.cost(prompt_tokens, completion_tokens)
 
 
 def tokens_of(*texts: str) -> int:
@@ -470,10 +441,7 @@ class Endpoint:
         **settings: Any,
     ) -> None:
         """`settings` are those of `Client`."""
-        example = "http://localhost:8000/v1"
-        self._client = Client(
-            url, use="openai", option="base_url", example=example, key_env=key_env, key_needed=False, **settings
-        )
+        self._client = Client(url, use="openai", key_env=key_env, key_needed=False, **settings)
         self._model, self._budget, self._extra = model, budget or Budget(), extra or {}
         self.remote = self._client.remote
         self.fingerprint = f"openai-{model}@{self._client.address}{options_suffix(self._extra)}"

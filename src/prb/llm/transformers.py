@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from prb.config import Count
-from prb.engine.chat import PLAIN_STOP, one_bos, write_prompt
+from prb.engine.chat import PLAIN_STOP, common_prefix, one_bos, write_prompt
 from prb.engine.load import Checkpoint, Dtype, Loading, load_shared
 from prb.llm import LLM, LLMS, Chat, Completion, JsonObject, Request, Sampling, options_suffix
 from prb.llm.asking import answer_is_next, opened_by, still_thinking
@@ -35,6 +35,8 @@ PROBE = (
 LAST = 16
 """Tokens at the end of a prompt among which an opening tag of thinking is looked for."""
 NEVER = -float("inf")
+SHARED = 0.4
+"""The share of a prompt that must be another one's beginning, too, for the two to be read together."""
 
 
 @LLMS.register("transformers")
@@ -81,6 +83,8 @@ class Transformers:
     remote = False
 
     def __init__(self, checkpoint: Checkpoint, *, batch: int = 8, template: Mapping[str, Any] | None = None) -> None:
+        from prb.engine.heads import output_states
+
         self._template = template or {}
         self.fingerprint = f"transformers-{checkpoint.fingerprint}{options_suffix(self._template)}"
         self._checkpoint = checkpoint
@@ -91,6 +95,7 @@ class Transformers:
         self._stop = () if self._tokenizer.chat_template else PLAIN_STOP
         probe = self._tokenizer(PROBE, add_special_tokens=False)["input_ids"][: self._context - 1]
         self._batch = batch if padding_is_safe(self._model, probe, self._pad) else 1
+        self._states, _ = output_states(checkpoint)
 
     def __repr__(self) -> str:
         return f"<{self.fingerprint}>"
@@ -99,10 +104,31 @@ class Transformers:
         rows = [self._row(request) for request in requests]
         results: dict[int, Completion | Failure] = {n: row for n, row in enumerate(rows) if isinstance(row, Failure)}
         waiting = {n: row for n, row in enumerate(rows) if isinstance(row, Row)}
-        for group in self._groups(waiting):
+        self._weigh([row for row in waiting.values() if row.limit == 1 and row.request.sampling.top_logprobs])
+        for group in self._groups({n: row for n, row in waiting.items() if not row.ended}):
             self._generate([waiting[n] for n in group])
-            results.update({n: self._completion(waiting[n]) for n in group})
+        results.update({n: self._completion(row) for n, row in waiting.items()})
         return [results[n] for n in range(len(requests))]
+
+    def _weigh(self, rows: Sequence[Row]) -> None:
+        """Rows of one token, as judges ask for whose verdict is its log-probabilities: what several prompts begin with
+        is read once. A model whose states do not give its logits leaves them to `_generate`."""
+        from prb.engine.heads import output_logits
+        from prb.engine.states import bundle
+
+        if not rows or self._states is None:
+            return
+        groups: list[list[Row]] = []
+        for row in sorted(rows, key=lambda row: row.prompt):
+            if groups and common_prefix([groups[-1][0].prompt, row.prompt]) >= SHARED * len(row.prompt):
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+        bundles = [bundle([row.prompt for row in group]) for group in groups]
+        last = self._states.run(bundles, lambda states, *_: output_logits(self._model, states[-1]).float())
+        for group, logits in zip(groups, last, strict=True):
+            for row, of_row in zip(group, logits, strict=True):
+                self._write(row, of_row)
 
     def _groups(self, waiting: dict[int, Row]) -> Iterator[list[int]]:
         """Similar lengths together. Log-probabilities are reported to the last digit, so those rows go alone."""
@@ -221,14 +247,8 @@ def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:
     scores = logits + sampling.temperature * noise
     if sampling.top_p >= 1:
         return int(scores.argmax())
-    # the likeliest tokens until they hold this much together: sorting all would take longer than a small model runs
-    scaled, size = logits / sampling.temperature, 256
-    while True:
-        falling, tokens = scaled.topk(min(size, len(scaled)))
-        share = (falling - scaled.logsumexp(-1)).exp()
-        if len(tokens) == len(scaled) or float(share[:-1].sum()) >= sampling.top_p:
-            break
-        size *= 8
+    falling, tokens = (logits / sampling.temperature).sort(descending=True)
+    share = falling.softmax(-1)
     before = share.cumsum(-1) - share
     return int(tokens[scores[tokens].masked_fill((before >= sampling.top_p) & (before > 0), NEVER).argmax()])
 

@@ -12,6 +12,7 @@ from math import log, sqrt
 import numpy as np
 
 from prb.config import Count
+from prb.data.votes import votes_of
 from prb.hashing import draw
 from prb.models import MODELS
 from prb.text.encoders import ENCODERS, Encoder, Vector
@@ -68,9 +69,12 @@ class Constant:
 
 
 @MODELS.register("embedding")
-def embedding(encoder: str = "static", nearest: Count = 3) -> Scorer:
-    """Baseline: similarity of the answer to the user's relevant posts and past choices, beyond that to the question."""
-    return Embedding(ENCODERS.make(encoder), nearest)
+def embedding(encoder: str = "static", nearest: Count = 3, votes: bool = False) -> Scorer:
+    """Baseline: similarity of the answer to the user's relevant posts and past choices, beyond that to the question.
+
+    votes: similarity to what the user agreed with, minus that to what they disagreed with, for polis and other votes.
+    """
+    return (VoteKernel if votes else Embedding)(ENCODERS.make(encoder), nearest)
 
 
 class Embedding:
@@ -102,6 +106,27 @@ class Embedding:
     def _closest(self, question: Vector, others: Sequence[Vector]) -> list[int]:
         order = np.argsort([-float(question @ other) for other in others], kind="stable")
         return [int(i) for i in order[: self._nearest]]
+
+
+class VoteKernel:
+    """Over the shown votes whose items are `nearest` to the answer: the mean of sign × cosine. `Embedding` takes a post
+    "Disagreed: …" for something that the user likes, as any other post."""
+
+    def __init__(self, encoder: Encoder, nearest: int) -> None:
+        self.fingerprint = f"embedding-votes-{encoder.fingerprint}-{nearest}"
+        self._encoder, self._nearest = encoder, nearest
+
+    def score(self, asks: Sequence[Ask]) -> list[float]:
+        return [self._agreement(ask) for ask in asks]
+
+    def _agreement(self, ask: Ask) -> float:
+        votes = votes_of(ask.query)
+        answer, *items = self._encoder.encode([ask.answer, *votes])
+        if not votes:
+            return 0.0
+        cosines, signs = np.array(items) @ answer, np.array(list(votes.values()))
+        closest = np.argsort(-cosines, kind="stable")[: self._nearest]
+        return float((signs * cosines)[closest].mean())
 
 
 @MODELS.register("aspect-match")

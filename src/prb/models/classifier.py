@@ -18,7 +18,7 @@ from prb.models import MODELS
 from prb.models.served import NOT_SERVED, Layout, PrbServer, Server, Serving, reader_of, served_classifier
 from prb.types import Scorer
 
-Logit = Literal["auto", "softmax"] | int
+Logit = Literal["auto"] | int
 Input = Literal["auto", "chat", "pair"]
 ServerName = Literal["vLLM", "SGLang"]
 BOTH: tuple[ServerName, ...] = ("vLLM", "SGLang")
@@ -116,8 +116,8 @@ def classifier(
 ) -> Scorer:
     """A reward head on an LLM or encoder (path=folder or hub id, or url=server): Skywork, Tulu-RM, OpenAssistant, …
 
-    logit: a single logit is the reward. Of several, `auto` and `softmax` take the log-odds of the last class, as the
-    scripts of published benchmarks do; a number picks one. input: `chat` applies the model's chat template to user and
+    logit: a single logit is the reward. Of several, `auto` takes the log-odds of the last class, as the scripts of
+    published benchmarks do; a number picks one. input: `chat` applies the model's chat template to user and
     assistant turns, `pair` gives prompt and answer as two texts, `auto` follows the catalogue, else chat.
     url: a server that has the weights (vLLM, SGLang, prb serve).
     """

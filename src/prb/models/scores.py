@@ -110,8 +110,6 @@ def _inspect(log: Mapping[str, Any]) -> Iterator[Row]:
 
 
 WINNERS: dict[str, Winner] = {"chosen": "first", "rejected": "second", "first": "first", "second": "second"}
-SCORES_CHOSEN = ("scores_chosen", "score_chosen", "chosen_score")
-SCORES_REJECTED = ("scores_rejected", "score_rejected", "rejected_score")
 MOST_ANSWERS = 1024
 
 
@@ -144,8 +142,8 @@ class ScoreRow(BaseModel):
     """Place among the row's answers, right ones first; without it the row has one answer (task `ratings`)."""
     score: float | None = None
     scores: Scores | None = None
-    scores_chosen: Scores | None = Field(None, validation_alias=AliasChoices(*SCORES_CHOSEN))
-    scores_rejected: Scores | None = Field(None, validation_alias=AliasChoices(*SCORES_REJECTED))
+    scores_chosen: Scores | None = None
+    scores_rejected: Scores | None = None
     verdict: Literal["first", "second", "tie", "chosen", "rejected"] | None = None
     """`first` is the answer that the dataset lists first, the chosen one."""
     verdicts: Annotated[list[Winner | None], BeforeValidator(_parsed)] | None = None

@@ -8,8 +8,9 @@ length, a missing index, a label nobody knows or another number of logits than b
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -154,7 +155,7 @@ def served_classifier(
         why = first_line(error)
         raise BadInput(f"cannot load the tokenizer of {source}: {why}; tokenizer=… names a folder or hub id") from None
     reader = reader_of(tokenizer, layout, system)
-    head = ServedHead(server, dialect_of(about, serving.api), reward)
+    head = ServedHead(server, serving.api, reward)
     head.check([reader.texts(Query(question=question), [answer])[0] for question, answer in PROBES], tokenizer)
     tokens = short_digest([tokenizer.chat_template, len(tokenizer)])
     limit = shortest_limit(about.max_length, loading.max_length, getattr(tokenizer, "model_max_length", None))
@@ -194,16 +195,14 @@ async def describe(get: Get, api: Api, model: str) -> About | None:
     return None
 
 
-def _check_name(model: str, served: Collection[str]) -> None:
-    if model and model not in served:
-        raise BadInput(f"the server serves {', '.join(served) or 'no model'}, not {model}")
-
-
 def _vllm(version: str, listed: Any, model: str) -> About:
+    release = re.match(r"(\d{1,9})\.(\d{1,9})", version)
+    # a build from a checkout has no release number, or 0.1: taken for the newest
+    if release and (0, 1) < (int(release[1]), int(release[2])) < OLDEST_VLLM:
+        raise BadInput(f"/classify of vLLM {version} takes no token ids; 0.15 and later do")
     cards = {str(card.get("id")): card for card in (listed or {}).get("data", [])}
-    _check_name(model, cards)
-    if not cards:
-        raise BadInput("the server serves no model")
+    if not cards or (model and model not in cards):
+        raise BadInput(f"the server serves {', '.join(cards) or 'no model'}" + (f", not {model}" if model else ""))
     card = cards[model or next(iter(cards))]
     return About(
         kind="vllm",
@@ -216,8 +215,8 @@ def _vllm(version: str, listed: Any, model: str) -> About:
 
 def _sglang(about: dict[str, Any], server: dict[str, Any], model: str) -> About:
     name = str(server.get("served_model_name") or about["model_path"])
-    if model != about["model_path"]:
-        _check_name(model, [name])
+    if model and model not in (name, about["model_path"]):
+        raise BadInput(f"the server serves {name}, not {model}")
     if about.get("is_generation") is True:
         raise BadInput(f"SGLang serves {name} as a generator; start it with --is-embedding")
     return About(
@@ -235,47 +234,26 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """How a server is asked for the raw logits of several texts, and how its reply is read."""
-
-    path: str
-    field: str
-    """Of the body, for the token ids of the texts."""
-    settings: dict[str, Any]
-    """The rest of the body."""
-    read: Callable[[Any], list[Any] | None]
-    """Reply → what it says of each text, in order."""
-    model: str
-
-    def logits(self, reply: Any, n: int) -> list[Logits] | None:
-        """The logits of each of `n` texts; `None` if the reply is not about these texts or from another model."""
-        if isinstance(reply, dict) and reply.get("model", self.model) != self.model:
-            return None
-        rows = self.read(reply)
-        if rows is None or len(rows) != n:
-            return None
-        logits = [_numbers(row) for row in rows]
-        return logits if all(logits) else None  # type: ignore[return-value]
-
-
-def dialect_of(about: About, api: Api) -> Dialect:
-    model = about.model
+def logits_call(about: About, api: Api, texts: Sequence[Text]) -> Call:
+    """Asks for the raw logits of several texts. A reply that is not about these texts, or of another model, is none."""
+    ids = [list(text.ids) for text in texts]
+    rows: Callable[[Any], list[Any] | None]
+    body: dict[str, Any]
+    raw: dict[str, Any] = {"model": about.model, "input": ids, "use_activation": False}
     if about.kind == "sglang":
-        return Dialect("/classify", "input_ids", {}, _embeddings, model)
-    release = re.match(r"(\d{1,9})\.(\d{1,9})", about.version)
-    # a build from a checkout has no release number, or 0.1: taken for the newest
-    if release and (0, 1) < (int(release[1]), int(release[2])) < OLDEST_VLLM:
-        raise BadInput(f"/classify of vLLM {about.version} takes no token ids; 0.15 and later do")
-    raw = {"model": model, "use_activation": False}
-    if api == "vllm-tokens":
+        path, body, rows = "/classify", {"input_ids": ids}, _embeddings
+    elif api == "vllm-tokens":
+        path, body, rows = "/pooling", {**raw, "task": "token_classify"}, _last_tokens
+    else:
+        path, body, rows = "/classify", raw, partial(_indexed, field="probs")
 
-        def of_last_token(reply: Any) -> list[Any] | None:
-            """Which has read all others."""
-            return [row[-1] for row in rows] if (rows := _indexed(reply, "data")) else None
+    def read(reply: Any) -> list[Logits] | None:
+        if isinstance(reply, dict) and reply.get("model", about.model) != about.model:
+            return None
+        logits = [numbers for row in rows(reply) or () if (numbers := _numbers(row))]
+        return logits if len(logits) == len(texts) else None
 
-        return Dialect("/pooling", "input", {**raw, "task": "token_classify"}, of_last_token, model)
-    return Dialect("/classify", "input", raw, lambda reply: _indexed(reply, "probs"), model)
+    return Call(path, body, read)
 
 
 def _indexed(reply: Any, field: str) -> list[Any] | None:
@@ -285,6 +263,12 @@ def _indexed(reply: Any, field: str) -> list[Any] | None:
             if len(values) == len(rows) and set(values) == set(range(len(rows))):
                 return [values[n] for n in range(len(rows))]
     return None
+
+
+def _last_tokens(reply: Any) -> list[Any] | None:
+    """The last token has read all others."""
+    rows = _indexed(reply, "data")
+    return [row[-1] for row in rows] if rows else None
 
 
 def _embeddings(reply: Any) -> list[Any] | None:
@@ -319,8 +303,8 @@ class ServedHead:
     """Groups of texts → rewards. The answers to a query are one request, and requests are sent in the order of their
     tokens, so that equal beginnings follow one another in the server's prefix cache."""
 
-    def __init__(self, server: Server, dialect: Dialect, reward: Callable[[Logits], float]) -> None:
-        self._server, self._dialect, self._reward = server, dialect, reward
+    def __init__(self, server: Server, api: Api, reward: Callable[[Logits], float]) -> None:
+        self._server, self._api, self._reward = server, api, reward
         self._width: int | None = None
         """How many logits the head has; a server that changes it has changed the model."""
 
@@ -346,16 +330,19 @@ class ServedHead:
         return results
 
     def _call(self, texts: Sequence[Text]) -> Call:
+        call = logits_call(self._server.about, self._api, texts)
+
         def read(reply: Any) -> list[Logits] | Failure | None:
-            logits = self._dialect.logits(reply, len(texts))
-            widths = {len(row) for row in logits or ()}
-            if logits is None or widths == {self._width or len(logits[0])}:
+            logits = call.read(reply)
+            if logits is None or isinstance(logits, Failure):
+                return logits
+            widths = {len(row) for row in logits}
+            if widths == {self._width or len(logits[0])}:
                 return logits
             why = f"{max(widths)} logits per text, {self._width} before: it serves another model now"
             return Failure("the server has changed", why, kind="fatal")
 
-        tokens = {self._dialect.field: [list(text.ids) for text in texts]}
-        return Call(self._dialect.path, {**self._dialect.settings, **tokens}, read)
+        return call._replace(read=read)
 
     def check(self, texts: Sequence[Text], tokenizer: Any) -> None:
         """Whether the server gives logits for a few texts, of the same tokens as ours. vLLM says how it tokenizes;

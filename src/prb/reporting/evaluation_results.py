@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import convert
+from msgspec import convert, to_builtins
 
 from prb.errors import BadInput, unknown
 from prb.evaluation.compare import ComparisonSummary, TwoModels
 from prb.reporting.format import (
     MISSING,
+    PARTS,
     Table,
     bounds,
     interval,
@@ -52,8 +54,8 @@ if TYPE_CHECKING:
 
 FRAMES = Literal["summary", "outcomes", "users"]
 SHOWN_FAILURES = 8
-PARTS = ("low", "high", "p", "p_holm", "n", "failed", "ties")
-"""Of an estimate, beside its value."""
+COUNTS = frozenset({"ties", "unparsed", "failed"})
+"""Columns that the short table leaves out if they are 0 for every model: nothing went wrong."""
 OFFICIAL = {
     "RewardBench": "its official score, the mean of its sections with their published weights",
     "RewardBench 2": "its official score, the mean of six subsets, ties included",
@@ -73,7 +75,7 @@ class Evaluation(Run):
 
     @cached_property
     def verdict(self) -> Conclusion | None:
-        """What the corrected tests show, in sentences; `None` of ratings, which have no such test."""
+        """What the corrected tests show, in sentences; `None` for ratings, which have no such test."""
         return verdict(self.typed)
 
     @cached_property
@@ -143,11 +145,11 @@ class Evaluation(Run):
                 for row in self.users.results
                 for n, user in enumerate(self.users.users)
             )
-        contrasts = [contrast for contrast in self.summary["contrasts"] if METRICS[contrast["kind"]].column]
+        contrasts = [c for c in self.typed.contrasts if c.condition and METRICS[c.kind].column]
         rows = [dict(row) for row in self.summary["results"]]
         for row in rows:
-            if row["condition"] == MAIN:
-                row |= {contrast["kind"]: contrast for contrast in contrasts if contrast["model"] == row["model"]}
+            place = row["model"], row["condition"]
+            row |= {c.kind: to_builtins(c) for c in contrasts if (c.model, c.condition) == place}
         return data_frame(rows)
 
     def tables(self) -> Sequence[Table]:
@@ -241,7 +243,7 @@ class Conclusion:
 
 
 def verdict(summary: Summary, references: Collection[str] | None = None) -> Conclusion | None:
-    """From the corrected tests of control; `None` of ratings. `references`: those of the models that are baselines."""
+    """From the corrected tests of control; `None` for ratings. `references`: those of the models that are baselines."""
     if summary.task == "ratings":
         return None
     if references is None:
@@ -330,7 +332,9 @@ def _names(models: Sequence[str]) -> str:
 
 def _size(summary: Summary, measured: Sequence[Standing]) -> str:
     data = summary.dataset
-    users = f"{data.users} users" + (f" in {data.clusters} clusters" if data.clusters != data.users else "")
+    users = f"{data.users} users" + (
+        f" in {data.clusters} cluster{'s' * (data.clusters != 1)}" if data.clusters != data.users else ""
+    )
     parts = [f"{data.label}: {data.rows} {'pairs' if data.chance is None else 'rows'}", users]
     tests = [s.control if not data.only_restraint else _spoiled(summary, s.model).test for s in measured]
     detectable = [test.smallest_detectable for test in tests if test.smallest_detectable is not None]
@@ -413,16 +417,16 @@ def restraint_table(summary: Summary, found: Conclusion) -> Table:
 # --- the table with all numbers ---
 def evaluation_table(summary: Summary, *, ranked: bool = False) -> Table:
     """One row per model, cells such as `63.3 [57.0, 69.2]`, and the columns that this run has; if `ranked`, the most
-    accurate model first, without columns that hold nothing."""
+    accurate model first, without columns that have no value, and without counts that are all 0."""
     if summary.task == "ratings":
         return _ratings(summary)
-    table = _pairs(summary)
+    table = _pairs(summary, with_values=ranked)
     if not ranked:
         return table
     accuracy = {r.model: r.accuracy.value for r in summary.pairs if r.condition == summary.shown}
     rows = sorted(table.rows, key=lambda row: -(value if (value := accuracy[row[0]]) is not None else -1))
-    nothing = {"0", "0.0", "+0.0", MISSING}
-    kept = [n for n in range(len(table.columns)) if n < 2 or any(row[n] not in nothing for row in rows)]
+    empty = [{MISSING, "0"} if name in COUNTS else {MISSING} for name in table.columns]
+    kept = [n for n, nothing in enumerate(empty) if n < 2 or any(row[n] not in nothing for row in rows)]
     columns, *rows = (tuple(row[n] for n in kept) for row in (table.columns, *rows))
     return table._replace(columns=columns, rows=tuple(rows))
 
@@ -438,26 +442,31 @@ def metric_cell(metric: Metric, value: Estimate | Contrast | float | None) -> st
     return number(number_, scale=100, sign=metric.unit == "points") + marks
 
 
-def _pairs(summary: Summary) -> Table:
+def _pairs(summary: Summary, *, with_values: bool) -> Table:
+    """`with_values`: only metrics of which at least one model has a value; else contrasts may be columns of dashes."""
     results, data = summary.pairs, summary.dataset
     cell = {(result.model, result.condition): result for result in results}
     measured = [c for c in summary.conditions if any(r.measured for r in results if r.condition == c)]
     conditions = measured or summary.conditions
     shown = summary.shown if summary.shown in conditions else conditions[0]
     contrasts = {model: summary.contrasts_of(model) for model in summary.models}
-    # a contrast that could not be measured is a column of dashes; other metrics without a value are left out
+    # a contrast that could not be measured is a column of dashes; other metrics that do not apply are left out
     present = {contrast.kind for contrast in summary.contrasts}
     present |= {key for result in results for key, value in result.metrics.items() if value is not None}
     columns = [metric for metric in METRICS.values() if metric.column and metric.key in present]
+    cells = {}
+    for model, metric in product(summary.models, columns):
+        value = contrasts[model].get(metric.key) if metric.needs else cell[model, shown].metrics.get(metric.key)
+        cells[model, metric.key] = metric_cell(metric, value)
+    if with_values:
+        columns = [m for m in columns if any(cells[model, m.key] != MISSING for model in summary.models)]
     official = [name for name in OFFICIAL if any(name in result.official for result in results)]
     paper = all(result.paper for result in results)
     rows = []
     for model in summary.models:
         result = cell[model, shown]
         values = [interval(cell[model, condition].accuracy) for condition in conditions]
-        for metric in columns:
-            value = contrasts[model].get(metric.key) if metric.needs else result.metrics.get(metric.key)
-            values.append(metric_cell(metric, value))
+        values += [cells[model, metric.key] for metric in columns]
         values += [percent(result.official.get(name)) for name in official]
         if paper and result.paper:
             values += [str(result.paper.ties), str(result.paper.unparsed)]
@@ -562,8 +571,8 @@ def numbers_table(summaries: Mapping[str, Summary]) -> Table:
             row: dict[str, Any] = {"run": run, "dataset": summary.dataset.name, "split": summary.dataset.split}
             row |= {"model": result.model, "condition": result.condition}
             values: dict[str, Any] = dict(result.metrics)
-            if result.condition == MAIN:
-                values |= summary.contrasts_of(result.model)
+            contrasts = summary.contrasts_of(result.model)
+            values |= {key: contrast for key, contrast in contrasts.items() if contrast.condition == result.condition}
             for key, value in values.items():
                 if isinstance(value, (Estimate, Contrast)):
                     row[key] = value.value

@@ -1,24 +1,21 @@
 """All figures and their look.
 
-Colors are for color-blind readers on light and dark paper, and the same input gives the same bytes. An SVG follows the
-reader's dark mode (every color is one of `DARK`'s keys and has a counterpart there); a PDF is for print. Text is
-text in both. A drawing function writes to all the paths it is given; the suffix of a path is its format.
+Colors are for color-blind readers, the same input gives the same bytes, and text is text. A drawing function writes to
+all the paths it is given; the suffix of a path is its format.
 """
 
 from __future__ import annotations
 
 import io
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from html import escape
-from math import ceil
 from pathlib import Path
-from textwrap import fill
-from typing import Any, Literal
+from typing import Any
 
+from prb.downstream.columns import PLURAL
 from prb.downstream.correlate import CorrelationSummary, ModelSet
 from prb.errors import MissingExtra
 from prb.progress import Progress
@@ -42,26 +39,11 @@ NAMED = 12
 """Up to this many models have a color and a shape of their own."""
 FAMILIES, OTHERS = 6, "others"
 """Families of models with a color of their own."""
-MAX_PANELS = 12
-ACROSS = 4
 INK, SOFT, LINE, PAPER = "#1c2330", "#5a6474", "#d9dee6", "#ffffff"
 SERIES = ("#0072b2", "#b8531a", "#009e73", "#a3508a", "#5b3fd0", "#4d4a12")
 """Of lines that have no condition; from the seventh on they repeat with other marks and dashes."""
 MARKS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":")
-DARK = {
-    INK: "#e7eaf0",
-    SOFT: "#a3adbd",
-    LINE: "#343c4a",
-    PAPER: "#1b212b",
-    "#0072b2": "#56b4e9",
-    "#009e73": "#33c19b",
-    "#b8531a": "#e8945a",
-    "#a3508a": "#d58ac0",
-    "#5b3fd0": "#8f7bff",
-    "#4d4a12": "#f0dc5a",
-}
-"""The counterpart of every color on dark paper; a condition brings its own."""
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "prb",
     "svg.fonttype": "none",
@@ -102,36 +84,22 @@ def load_matplotlib() -> Any:
 
 
 @contextmanager
-def drawing(*paths: Path, width: float, height: float, alt: str = "") -> Iterator[Any]:
+def drawing(*paths: Path, width: float, height: float, alt: str) -> Iterator[Any]:
     """A figure, `width` × `height` inches, written to every path (.svg, .pdf) when the block is done."""
     matplotlib = load_matplotlib()
     with matplotlib.rc_context(STYLE):
         figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
         yield figure
-        about = {"Creator": "prb", **({"Title": alt} if alt else {})}
+        about = {"Creator": "prb", "Title": alt}
         for path in paths:
             drawn = io.BytesIO()
             if path.suffix == ".svg":
                 figure.savefig(drawn, format="svg", metadata={"Date": None, **about})
-                write_bytes(path, _with_dark_mode(drawn.getvalue().decode(), alt).encode())
+                label = f'<svg role="img" aria-label="{escape(alt)}" '  # for screen readers
+                write_bytes(path, drawn.getvalue().replace(b"<svg ", label.encode(), 1))
             else:
                 figure.savefig(drawn, format="pdf", metadata={"CreationDate": None, "Producer": None, **about})
                 write_bytes(path, drawn.getvalue())
-
-
-def _with_dark_mode(svg: str, alt: str) -> str:
-    """Add rules that override matplotlib's colors in dark mode, and a description for screen readers."""
-    colors = DARK | {condition.color: condition.dark for condition in CONDITIONS.values()}
-    rules = [
-        f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
-        for light, dark in colors.items()
-        for what in ("fill", "stroke")
-        if f"{what}: {light}" in svg
-    ]
-    style = f"<style>:root{{color-scheme:light dark}}@media(prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
-    title = f"<title>{escape(alt)}</title>" if alt else ""
-    label = f'role="img" aria-label="{escape(alt)}" ' if alt else ""
-    return re.sub(r"<svg ([^>]*)>", lambda head: f"<svg {label}{head[1]}>\n {title}{style}", svg, count=1)
 
 
 def series(position: int) -> dict[str, Any]:
@@ -164,16 +132,9 @@ def write_figures_of(run: Run, progress: Progress) -> None:
 # --- of an evaluation ---
 def of_summary(summary: Summary) -> Iterator[tuple[str, Draw]]:
     """The figures of an evaluation, by name; those that it has the numbers for."""
-    results = of_condition(summary)
     yield "leaderboard", partial(leaderboard_figure, summary)
     if any(contrast.value is not None for contrast in summary.contrasts):
         yield "gain-control", partial(contrasts, summary)
-    if any(result.by_category for result in results):
-        yield "by-category", partial(by_label, summary, "by_category")
-    if any(result.by_tier for result in results):
-        yield "by-tier", partial(by_label, summary, "by_tier")
-    if any(result.biases.calibration for result in results):
-        yield "calibration", partial(calibration, summary)
 
 
 def of_condition(summary: Summary) -> list[PairResult]:
@@ -235,56 +196,6 @@ def contrasts(summary: Summary, *paths: Path) -> None:
         figure.suptitle(_about(summary), x=0.01, ha="left")
         how = "filled: p < .05 (sign flips, Holm); stars: .05, .01, .001"
         figure.supxlabel(how, x=0.01, ha="left", fontsize=7, color=SOFT)
-
-
-def by_label(summary: Summary, field: Literal["by_category", "by_tier"], *paths: Path) -> None:
-    """One panel per category or tier, the largest first."""
-    rows = [(result.model, getattr(result, field)) for result in of_condition(summary)]
-    counts: dict[str, int] = {}
-    for _, estimates in rows:
-        for label, estimate in estimates.items():
-            counts[label] = max(counts.get(label, 0), estimate.n)
-    labels = sorted(counts, key=lambda label: -counts[label])[:MAX_PANELS]
-    left = f"; {len(counts) - len(labels)} smaller ones left out" if len(counts) > len(labels) else ""
-    title = f"{_about(summary)}; condition {summary.shown}{left}"
-    down, across = ceil(len(labels) / ACROSS), min(len(labels), ACROSS)
-    alt = f"Accuracy of {len(rows)} models {field.replace('_', ' ')}. {title}"
-    size = {"width": max(4.5, 2 + 2.2 * across), "height": 0.5 + down * _height(len(rows), 1)}
-    with drawing(*paths, **size, alt=alt) as figure:
-        panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-        for axes, label in zip(panels.flat, labels, strict=False):
-            axes.axvline(50, color=SOFT, lw=0.9, ls=":")
-            _dots(axes, {n: e[label] for n, (_, e) in enumerate(rows) if label in e}, _look(summary.shown))
-            axes.set_title(fill(f"{label.replace('_', ' ')} ({counts[label]})", 26), fontsize=8)
-            axes.grid()
-        for axes in list(panels.flat)[len(labels) :]:
-            axes.set_visible(False)
-        _rows(panels[0, 0], [model for model, _ in rows])
-        figure.supxlabel("accuracy in %, 95 % interval by cluster; in brackets: pairs", fontsize=8)
-        figure.suptitle(title, x=0.01, ha="left")
-
-
-def calibration(summary: Summary, *paths: Path) -> None:
-    """How often a model is right against how sure it is; a dot's area is the share of pairs in its bin."""
-    fits = [(result.model, fit) for result in of_condition(summary) if (fit := result.biases.calibration)]
-    down, across = ceil(len(fits) / ACROSS), min(len(fits), ACROSS)
-    title = f"{_about(summary)}; condition {summary.shown}"
-    alt = f"Calibration of {len(fits)} models: share right against confidence. {title}"
-    with drawing(*paths, width=max(4.0, 0.6 + 1.9 * across), height=0.9 + 1.95 * down, alt=alt) as figure:
-        panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-        for axes, (model, fit) in zip(panels.flat, fits, strict=False):
-            axes.plot([50, 100], [50, 100], color=SOFT, lw=0.9, ls=":")
-            x, y = [100 * b.confidence for b in fit.curve], [100 * b.accuracy for b in fit.curve]
-            axes.plot(x, y, color=LINE, lw=0.9)
-            axes.scatter(x, y, s=[8 + 120 * b.n / fit.n for b in fit.curve], c=CONDITIONS[MAIN].color)
-            axes.set_title(f"{shortened(model, 26)}\nECE {percent(fit.ece)}", fontsize=7.5)
-            axes.grid()
-            axes.set(xlim=(46, 104), ylim=(-4, 104))
-        for axes in list(panels.flat)[len(fits) :]:
-            axes.set_visible(False)
-        figure.supxlabel("confidence in %, σ(|margin| / T) with T from other users", fontsize=8)
-        figure.supylabel("right, %", fontsize=8)
-        figure.suptitle(title, x=0.01, ha="left")
 
 
 def _dots(axes: Any, estimates: Mapping[float, Estimate], look: Mapping[str, Any], label: str = "") -> None:
@@ -356,7 +267,7 @@ def audit(run: Audit, *paths: Path) -> None:
         lowest = [value if e.low is None else 100 * e.low for _, e, value in rows]
         axes.set_xlim(min([35, *(low - 3 for low in lowest)]), 102)
         axes.set_xlabel("accuracy in %, 95 % interval; dotted: chance")
-        axes.set_title(result.dataset.name)
+        axes.set_title(result.dataset.label)
 
 
 # --- bon ---
@@ -364,7 +275,7 @@ def best_of_n(run: BestOfN, *paths: Path) -> None:
     """Expected grade against k, with the KL bound below it and the grader's validity below that."""
     bon = run.typed
     size = f"{bon.queries.used} queries, {bon.queries.clusters} clusters, condition {bon.condition}"
-    title = f"{bon.policy.spec} on {bon.dataset.name}: {size}"
+    title = f"{bon.policy.spec} on {bon.dataset.label}: {size}"
     alt = f"Expected graded score of best-of-k against k. {title}. {bon.grader.trust}"
     with drawing(*paths, width=7.5, height=4.8, alt=alt) as figure:
         axes = figure.add_subplot()
@@ -424,7 +335,7 @@ def scatter(run: Correlation, *paths: Path) -> None:
     kinds = models if len(models) <= NAMED else families(result)
     looks = {kind: series(n) for n, kind in enumerate(sorted(set(kinds) - {OTHERS}))}
     looks |= {OTHERS: {"color": SOFT, "marker": "x"}} if OTHERS in kinds else {}
-    alt = f"Benchmark scores against downstream scores of {len(models)} models."
+    alt = f"Benchmark scores against downstream scores of {len(models)} {PLURAL[result.unit]}."
     width = 4.2 * len(result.bench) + (1.6 if len(looks) > 1 else 0)
     with drawing(*paths, width=width, height=3.6 * len(result.downstream), alt=alt) as figure:
         grid = figure.subplots(len(result.downstream), len(result.bench), squeeze=False)

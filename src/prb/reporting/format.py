@@ -49,6 +49,10 @@ class Table(NamedTuple):
 
 
 # --- numbers ---
+PARTS = ("low", "high", "p", "p_holm", "n", "failed", "ties")
+"""Of an estimate or a contrast, beside its value: columns of CSV and Parquet files, in this order."""
+
+
 def number(value: float | None, digits: int = 1, *, scale: float = 1, sign: bool = False) -> str:
     if value is None:
         return MISSING

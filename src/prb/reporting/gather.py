@@ -13,7 +13,6 @@ from typing import Any
 from msgspec import ValidationError, convert, structs, to_builtins
 
 from prb.data.load import Dataset
-from prb.downstream.correlate import short_name
 from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
@@ -30,7 +29,6 @@ from prb.reporting.published import (
     read_metadata,
     read_published,
     read_rows,
-    trained_card,
 )
 from prb.reporting.results import (
     Audit,
@@ -47,7 +45,7 @@ from prb.reporting.results import (
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, part_of, read_lines, read_object
 from prb.stats.estimate import Ints, codes
 from prb.stats.paired import correct
-from prb.summary import CONDITIONS, Contrast, DatasetSummary, PairResult, Summary, shown_condition
+from prb.summary import CONDITIONS, Contrast, DatasetSummary, PairResult, Summary, short_name, shown_condition
 
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
@@ -324,8 +322,8 @@ def _group(
 def _entries(runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | None) -> tuple[Entry, ...]:
     """A model that is in several runs has the run's name in brackets, and a number where that is not enough.
 
-    Metadata is from the file that was given, else from the files of the model's own run, else from its card; a
-    submission has its own, and no path of it is read.
+    Metadata is from the file that was given, else from the files of the model's own run; a submission has its own,
+    and no path of it is read.
     """
     models = [(*split_alias(model), run) for run in runs for model in run.settings.models]
     counts = Counter(without_folders(model) for model, _, _ in models)
@@ -339,7 +337,7 @@ def _entries(runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | Non
             about = metadata_of((*(given or ()), *run.metadata), model, spec)
         else:
             rows = read_metadata(run.folder) if given is None else given
-            about = metadata_of(rows, model, spec) or trained_card(model, spec)
+            about = metadata_of(rows, model, spec)
         entries.append(Entry(name if taken[name] == 1 else f"{name} {taken[name]}", model, spec, run, about))
     return tuple(entries)
 

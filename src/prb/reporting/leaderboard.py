@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
-from prb.downstream.correlate import short_name
 from prb.evaluation.metrics import Facts, Rows
 from prb.evaluation.summary import compute
 from prb.models import RECORDED
@@ -34,7 +33,7 @@ from prb.stats.ranking import (
     split_half,
     without_random,
 )
-from prb.summary import CONDITIONS, MAIN, METRICS, Metric
+from prb.summary import CONDITIONS, MAIN, METRICS, Metric, short_name
 
 PLANE = ("control", "misapplication")
 """Metrics that are drawn against each other, if a run has both: what a history adds where it bears on the question, and
@@ -222,7 +221,7 @@ def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
     """Every two models under a condition, paired by row, with Holm's correction over all of them."""
     credits = [(n, column.credit) for n, column in group.under(condition)]
     results = [entry.result(condition) for entry in group.entries]
-    known = [result is not None and is_exact(to_builtins(result.accuracy)) for result in results]
+    known = [result is not None and is_exact(result.accuracy) for result in results]
     seed = group.entries[0].run.settings.seed
     signs = (1, 0, -1)
     tests = []
@@ -252,7 +251,7 @@ Range = tuple[int, int]
 
 
 def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Range | None]]:
-    """By model, of every condition and every contrast of two: `None` of references and of models without a number."""
+    """By model, of every condition and every contrast of two: `None` for references and for models without a number."""
     names = {standing.model for standing in group.verdict.standings}
     ranked = {n for n, entry in enumerate(group.entries) if entry.name in names}
     found = {}

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import convert, to_builtins
 
 from prb.config import Donors
+from prb.downstream.columns import PLURAL
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.outcomes import Column
 from prb.reporting.figures import PPO_PANELS, families
@@ -31,10 +32,8 @@ MIN_USERS = 10
 """Smaller groups of users are not shown: they say more about single users than about the group."""
 COVERAGE = ("all found", "some found", "none found")
 """Of the posts that bear on a question, which ones the retrieval found."""
-CHUNK, CHUNK_BYTES = 100, 1 << 20
-"""The most pairs per chunk, and about how many bytes: a chunk is loaded to show one pair."""
-POST_BYTES, OUTCOME_BYTES = 500, 60
-"""What a post and an outcome take in a chunk, roughly."""
+CHUNK = 100
+"""Pairs per file of texts: a file is loaded to show one pair."""
 HEAD = 140
 """Characters of the question in the list."""
 MAX_STEPS = 200
@@ -207,25 +206,16 @@ def pairs_data(inputs: Inputs) -> Iterator[DataFile]:
                 credit[str(n)] = "".join(letters)
                 listed[str(n)] = margins[group.entries[n].name, condition]
             yield f"{group.id}/list-{condition}", {"credit": credit, "margin": listed}
-        chunk = _chunk_size(group)
         items = iter(group.dataset) if inputs.texts and group.dataset else None
         heads: list[str] = []
-        for n, start in enumerate(range(0, len(group.pairs), chunk)):
-            rows = range(start, min(start + chunk, len(group.pairs)))
+        for n, rows in enumerate(chunks(range(len(group.pairs)), CHUNK)):
             pairs = [item for item in islice(items, len(rows)) if isinstance(item, Pair)] if items else []
             heads += [pair.question[:HEAD] for pair in pairs]
             yield f"{group.id}/pairs-{n}", Chunk(group, texts=inputs.texts).build(rows, pairs)
-        yield f"{group.id}/pairs", _index(group, chunk, heads if items else None)
+        yield f"{group.id}/pairs", _index(group, heads if items else None)
 
 
-def _chunk_size(group: Group) -> int:
-    """Fewer pairs where judges explain themselves or histories are long."""
-    replies = sum(len(text) for column in group.columns.values() for detail in column.details for text in detail.text)
-    mean = (replies + POST_BYTES * sum(group.history or ())) / len(group.pairs) + OUTCOME_BYTES * len(group.columns)
-    return int(min(CHUNK, max(10, CHUNK_BYTES / mean)))
-
-
-def _index(group: Group, chunk: int, heads: list[str] | None) -> dict[str, Any]:
+def _index(group: Group, heads: list[str] | None) -> dict[str, Any]:
     users = {user: n for n, user in enumerate(dict.fromkeys(group.users))}
     index = group.dataset and group.dataset.index
     names, numbers = {}, {}
@@ -243,7 +233,7 @@ def _index(group: Group, chunk: int, heads: list[str] | None) -> dict[str, Any]:
         "tier": numbers["tier"],
         "twin": index.twins.tolist() if index else [],
         "heads": heads,
-        "chunk": chunk,
+        "chunk": CHUNK,
         "texts": texts,
         "note": group.missing or ("" if texts else "The texts of the dataset were left out (--no-texts)."),
     }
@@ -264,8 +254,8 @@ class Chunk:
         self._group, self._texts = group, texts
         self._posts: dict[Post, int] = {}
 
-    def build(self, rows: range, items: Sequence[Pair]) -> dict[str, Any]:
-        pairs = [self._pair(row, items[row - rows.start] if items else None) for row in rows]
+    def build(self, rows: Sequence[int], items: Sequence[Pair]) -> dict[str, Any]:
+        pairs = [self._pair(row, items[row - rows[0]] if items else None) for row in rows]
         return {"posts": [tuple(post) for post in self._posts], "pairs": pairs}
 
     def _pair(self, row: int, item: Pair | None) -> dict[str, Any]:
@@ -382,10 +372,11 @@ def thinned(rows: Sequence[Mapping[str, float]], most: int = MAX_STEPS) -> list[
 
 
 def _correlation(run: Correlation) -> dict[str, Any]:
-    sentences = [{"set": s.set, "n": s.n, "sentences": list(set_sentences(s))} for s in run.typed.sets]
+    units = PLURAL[run.typed.unit]
+    sentences = [{"set": s.set, "n": s.n, "sentences": list(set_sentences(s, units))} for s in run.typed.sets]
     keys = ("models", "constructed", "left_out", "bench", "downstream", "sets")
     numbers = {key: run.summary[key] for key in keys}
-    return {**numbers, "families": families(run.typed), "said": sentences, **_tables(run)}
+    return {**numbers, "families": families(run.typed), "said": sentences, "units": units, **_tables(run)}
 
 
 def study_data(inputs: Inputs) -> Iterator[DataFile]:

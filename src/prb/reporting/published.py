@@ -19,9 +19,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from prb.config import ConditionName, Count
-from prb.errors import BadInput, PrbError
-from prb.registry import Spec
-from prb.runs import read_json
+from prb.errors import BadInput
 
 DEFAULT = "default"
 """Names the file that comes with the package."""
@@ -118,16 +116,6 @@ def read_metadata(folder: Path) -> tuple[ModelMetadata, ...]:
 
 def metadata_of(rows: Sequence[ModelMetadata], name: str, spec: str) -> ModelMetadata | None:
     return next((row for row in rows if row.model in (name, spec)), None)
-
-
-def trained_card(name: str, spec: str) -> ModelMetadata | None:
-    """What a model that `prb train` wrote on this machine says of itself. Never for a submission, which could name any
-    path of the publisher's machine."""
-    try:
-        card = read_json(Path(Spec.parse(spec).options.get("path", ""), "card.json"))
-        return ModelMetadata(model=name, kind=f"{card['method']}, trained on {Path(card['data']['name']).name}")
-    except (PrbError, KeyError, TypeError):  # no card, or some other program's
-        return None
 
 
 def card_of(metadata: ModelMetadata | None) -> dict[str, Any]:

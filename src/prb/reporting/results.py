@@ -14,10 +14,11 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from msgspec import convert
+from msgspec import UNSET, convert
 
 from prb.downstream.bon import BonSummary
-from prb.downstream.correlate import Agreement, CorrelationSummary, ModelSet
+from prb.downstream.columns import PLURAL
+from prb.downstream.correlate import Agreement, CorrelationSummary, LeaveOneOut, ModelSet
 from prb.downstream.correlate import Comparison as BenchmarkContrast
 from prb.downstream.ppo import CURVES, PpoSummary, read_curves
 from prb.errors import MissingExtra
@@ -159,7 +160,7 @@ class Grading(Run):
 
     def tables(self) -> Sequence[Table]:
         summary, grader = self.summary, self.summary["grader"]
-        dataset = convert(summary["dataset"], DatasetAbout).full_name
+        dataset = convert(summary["dataset"], DatasetAbout).label
         if summary.get("validation"):
             rows, notes, failures = self._validation()
             title, columns = f"{grader['spec']} on {dataset}", ("rows", "chosen > rejected", "n", "ties", "failed")
@@ -369,7 +370,7 @@ class Audit(Run):
                 f"Learner: linear Bradley-Terry on {blind.features}, out of fold; {blind.groups} groups kept whole "
                 f"(by {blind.grouped_by}, near-duplicate questions together)."
             )
-        title = f"{convert(self.summary['dataset'], DatasetAbout).full_name}: {size}"
+        title = f"{convert(self.summary['dataset'], DatasetAbout).label}: {size}"
         tables.append(Table(title, ("scorer", "accuracy", "failed"), rows, tuple(notes)))
         tables.append(Table("What to look at", ("finding", "result"), tuple(_findings(result))))
         if giveaways.words:
@@ -492,7 +493,7 @@ class BestOfN(Run):
         failed = {"sampling": queries.sampling_failed, "grading": queries.grading_failed}
         left_out = "".join(f"; {count} left out: {stage} failed" for stage, count in failed.items() if count)
         size = f"{queries.rows} queries, {queries.clusters} clusters, N = {bon.n}"
-        title = f"{bon.policy.spec} on {bon.dataset.full_name}, condition {bon.condition}: {size}{left_out}"
+        title = f"{bon.policy.spec} on {bon.dataset.label}, condition {bon.condition}: {size}{left_out}"
         columns = ("model", *(f"best of {k}" for k in bon.ks), "headroom", "peak", "failed")
         tables = [Table(title, columns, tuple(rows), (*notes, bon.grader.trust))]
         if bon.contrasts:
@@ -578,11 +579,13 @@ class Correlation(Run):
 
 def correlation_tables(result: CorrelationSummary) -> Iterator[Table]:
     left_out = f" ({len(result.left_out)} with missing scores left out)" if result.left_out else ""
+    units = PLURAL[result.unit]
     notes = (
         "p: permutation test (≈: sampled), two-sided for correlations, one-sided for NDCG, RBO and regret. Holm over "
         "all columns of a measure; stars: p < .05, .01, .001 after it. Ties share ranks.",
-        "over models: 95 % of resamples of the models (10 or more). measured again: the same models, their scores "
-        "redrawn within their own uncertainty.",
+        f"over {units}: 95 % of resamples of the {units} (10 or more). measured again: the same {units}, their scores "
+        "redrawn within their own uncertainty."
+        + (" without one: the range if any one family is left out, with the highest p." * (result.unit == "family")),
     )
     for part in result.sets:
         if part.problem:
@@ -592,9 +595,12 @@ def correlation_tables(result: CorrelationSummary) -> Iterator[Table]:
             ends = [f"[{number(e[0], 2)}, {number(e[1], 2)}]" if e else MISSING for e in (cell.interval, cell.noise)]
             value = number(cell.value, 3) + stars(cell.p_holm)
             p = p_value(cell.p) if cell.exact else f"≈ {p_value(cell.p)}"
-            rows.append((cell.bench, cell.downstream, MEASURES[cell.measure], value, *ends, p, p_value(cell.p_holm)))
-        columns = ("benchmark", "downstream", "measure", "value", "over models", "measured again", "p", "p (Holm)")
-        yield Table(f"{part.set.capitalize()}: {part.n}{left_out}", columns, tuple(rows), notes)
+            without = [_without_range(cell)] if result.unit == "family" else []
+            names = (cell.bench, cell.downstream, MEASURES[cell.measure])
+            rows.append((*names, value, *ends, p, p_value(cell.p_holm), *without))
+        columns = ("benchmark", "downstream", "measure", "value", f"over {units}", "measured again", "p", "p (Holm)")
+        last = ["without one"] if result.unit == "family" else []
+        yield Table(f"{part.set.capitalize()}: {part.n}{left_out}", (*columns, *last), tuple(rows), notes)
         if part.comparisons:
             rows = []
             for row in part.comparisons:
@@ -602,7 +608,8 @@ def correlation_tables(result: CorrelationSummary) -> Iterator[Table]:
                 names = (f"{row.first} − {row.second}", row.downstream, MEASURES[row.measure])
                 rows.append((*names, value, row.test, p_value(row.p), p_value(row.p_holm)))
             headings = ("benchmarks", "downstream", "measure", "difference", "test", "p", "p (Holm)")
-            note = "Swap test: each model's two ranks change places. Pearson: Williams' test, with 20 or more models."
+            swap = f"Swap test: each {result.unit}'s two ranks change places."
+            note = f"{swap} Pearson: Williams' test, with 20 or more {units}."
             yield Table("Two benchmarks against the same downstream", headings, tuple(rows), (note,))
 
 
@@ -611,31 +618,51 @@ def correlation_sentences(result: CorrelationSummary) -> list[str]:
     sentences = []
     for part in result.sets:
         prefix = f"{part.set.capitalize()}: " if len(result.sets) > 1 else ""
-        sentences += [prefix + sentence for sentence in set_sentences(part)]
+        sentences += [prefix + sentence for sentence in set_sentences(part, PLURAL[result.unit])]
     return sentences + [f"{column.name}: {column.note}" for column in result.downstream if column.note]
 
 
-def set_sentences(part: ModelSet) -> Iterator[str]:
+def set_sentences(part: ModelSet, units: str = "models") -> Iterator[str]:
     """Of one set of models, by the first measure."""
     if part.problem:
         yield f"{part.problem}."
         return
     measure, power = part.correlations[0].measure, part.power
     cells = [cell for cell in part.correlations if cell.measure == measure]
-    yield from (_claim(cell, part.n, len(cells)) for cell in cells)
-    yield from (_benchmark_contrast(row, part.n) for row in part.comparisons if row.measure == measure)
+    size = f"{part.n} {units}"
+    for cell in cells:
+        yield _claim(cell, size, len(cells))
+        if cell.leave_one_out is not UNSET:
+            yield _without_one(cell, cell.leave_one_out)
+    yield from (_benchmark_contrast(row, size) for row in part.comparisons if row.measure == measure)
     assert power is not None
     needed = "more than 512" if power.needed is None else str(power.needed)
     yield (
         f"A true ρ of {power.rho:g} would be detected in {percent(power.power, 0)} % of studies with "
-        f"{part.n} models; {needed} models would be needed for {percent(power.wanted, 0)} %."
+        f"{size}; {needed} {units} would be needed for {percent(power.wanted, 0)} %."
     )
 
 
-def _claim(cell: Agreement, n: int, columns: int) -> str:
+def _without_range(cell: Agreement) -> str:
+    left = cell.leave_one_out
+    if left is UNSET:
+        return MISSING
+    return f"[{number(left.low, 2)}, {number(left.high, 2)}], p ≤ {p_value(left.highest_p).removeprefix('<')}"
+
+
+def _without_one(cell: Agreement, left: LeaveOneOut) -> str:
+    value = "undefined" if left.value is None else number(left.value, 2)
+    return (
+        f"Without any one family, {MEASURES[cell.measure]} of {cell.bench} and {cell.downstream} is "
+        f"{number(left.low, 2)} to {number(left.high, 2)}, p at most {p_value(left.highest_p).removeprefix('<')}; "
+        f"it changes most without {left.family}: {value} ({p_equals(left.p)})."
+    )
+
+
+def _claim(cell: Agreement, size: str, columns: int) -> str:
     corrected = f" corrected for {columns} tests" if columns > 1 else ""
     evidence = f"{MEASURES[cell.measure]} {number(cell.value, 2)}, {p_equals(cell.p_holm)}{corrected}"
-    names = f"With {n} models, {cell.bench}"
+    names = f"With {size}, {cell.bench}"
     if cell.p_holm >= LEVEL:
         return f"{names} does not predict {cell.downstream} significantly better than chance ({evidence})."
     if cell.measure != "regret" and (cell.value or 0) < 0:
@@ -643,13 +670,13 @@ def _claim(cell: Agreement, n: int, columns: int) -> str:
     return f"{names} predicts {cell.downstream} better than chance ({evidence})."
 
 
-def _benchmark_contrast(row: BenchmarkContrast, n: int) -> str:
+def _benchmark_contrast(row: BenchmarkContrast, size: str) -> str:
     evidence = f"{MEASURES[row.measure]} differs by {number(abs(row.difference), 2)}, {p_equals(row.p_holm)}"
     first_better = (row.difference > 0) != (row.measure == "regret")  # a lower regret is better
     better, worse = (row.first, row.second) if first_better else (row.second, row.first)
     how = "significantly better" if row.p_holm >= LEVEL else "better"
     verb = "does not predict" if row.p_holm >= LEVEL else "predicts"
-    return f"With {n} models, {better} {verb} {row.downstream} {how} than {worse} ({evidence})."
+    return f"With {size}, {better} {verb} {row.downstream} {how} than {worse} ({evidence})."
 
 
 # --- study ---

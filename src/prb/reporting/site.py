@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import orjson
-from filelock import FileLock
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from prb import __version__
 from prb.config import Name, OutputConfig, Place, PositionalWords, Rare, config
-from prb.downstream.correlate import short_name
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting.evaluation_results import Evaluation, evaluation_table, numbers_table
@@ -41,7 +39,7 @@ from prb.reporting.pages import (
 )
 from prb.reporting.results import Run
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, draft
-from prb.summary import CONDITIONS, Summary
+from prb.summary import CONDITIONS, Summary, short_name
 
 Host = Literal["pages", "space"]
 POLL = 2.0
@@ -217,20 +215,14 @@ def write_site(
     target = out.resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # reports into one folder are written one after the other; the lock is beside it, since the folder is replaced
-        lock = FileLock(target.with_name(f".{target.name}.lock"))
-        with lock:
-            try:
-                check_target(out)
-                with draft(target) as folder:
-                    _fill(folder, inputs, progress)
-                    if figures:
-                        progress.begin("figures")
-                        write_figures(inputs, folder / "figures")
-                    if publish:
-                        _write_host_files(folder, publish, name or title(inputs))
-            finally:
-                Path(lock.lock_file).unlink(missing_ok=True)
+        check_target(out)
+        with draft(target) as folder:
+            _fill(folder, inputs, progress)
+            if figures:
+                progress.begin("figures")
+                write_figures(inputs, folder / "figures")
+            if publish:
+                _write_host_files(folder, publish, name or title(inputs))
     except OSError as error:
         raise BadInput(f"{out} cannot be written: {error.strerror or error}") from None
     if publish and any(group.dataset for group in inputs.groups) and inputs.texts:

@@ -5,7 +5,7 @@ users form one cluster, see `data/load.py`. The clustered variance is the usual 
 G/(G−1) (Liang & Zeger 1986, doi:10.1093/biomet/73.1.13; for model evaluation: Miller 2024, arXiv 2411.00640). It enters
 Wilson's interval (1927, doi:10.1080/01621459.1927.10502953) as an effective sample size n / design effect, with a t
 quantile on G−1 degrees of freedom (Korn & Graubard 1998, Survey Methodology 24). G is the effective number of clusters
-(Σn)² / Σn² (Kish 1965): a set of which one user gave half is worth fewer than four.
+(Σn)² / Σn² (Kish 1965): where one user has half of the rows, there are fewer than four.
 
 `clusters` is one code per row. Where links join nearly everybody into a few clusters, it is a table with four codes per
 row instead: the user, the twin's user (−1 without one), and the question (and −1) or the two answers. Rows are then
@@ -29,9 +29,9 @@ Bools = NDArray[np.bool_]
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 ALIKE = 2 / 3
-"""Intra-class correlation that is assumed where a score does not show it, as a perfect one."""
+"""Intra-class correlation that is assumed where the data cannot show one, as with a perfect score."""
 COMBINED = 1 << 14
-"""Better results that are looked at for a limit, or so."""
+"""About how many better results `_better_results` returns at most, of which the lowest limit is taken."""
 ROUNDING = 1e-12
 """Relative size below which a sum that should cancel counts as zero."""
 
@@ -88,14 +88,14 @@ def totals(values: Floats, clusters: Ints) -> Totals:
 
 
 FEW, ENOUGH = 5, 5
-"""Clusters of which nothing can be significant; how many times as many crossed users and questions have to be worth."""
+"""With fewer effective clusters than `FEW` nothing can be significant; crossing must give `ENOUGH` times as many."""
 
 
 def crossed(clusters: Ints, users: Ints, twins: Ints, questions: Ints, answers: Ints, *, complete: bool) -> Ints:
     """`clusters`, or users crossed with questions, or with answers (two columns) where there are few questions.
 
-    They are crossed where clusters are not `complete`, as links through questions would have joined nearly everybody,
-    or worth fewer than five while users and questions are worth five times as many.
+    They are crossed where clusters are not `complete`, since links through questions would have joined nearly all
+    users, or where there are fewer than `FEW` effective clusters and crossing gives at least `ENOUGH` times as many.
     """
     worth = effective_clusters(clusters) if len(clusters) else np.inf
     if complete and worth >= FEW:
@@ -124,7 +124,7 @@ def effective_clusters(clusters: Ints) -> float:
 
 def clustered_stderr(values: Floats, clusters: Ints) -> float | None:
     """Standard error of the mean; `None` for a single cluster, which says nothing about the next one."""
-    if not len(values) or min(map(len, cluster_sizes(clusters))) < 2:
+    if min(map(len, cluster_sizes(clusters))) < 2:
         return None
     return float(np.sqrt(small_sample_factor(clusters) * _squared_residuals(values, clusters)) / len(values))
 
@@ -216,9 +216,9 @@ def cancels(margins: Floats, twins: Ints, rows: Bools | None = None) -> bool:
     return opposite and bool(both.any()) and 2 * int(both.sum()) >= int(answered.sum())
 
 
-def is_exact(estimate: Mapping[str, Any]) -> bool:
+def is_exact(estimate: Estimate) -> bool:
     """Whether a value holds by construction: only then has its interval no width."""
-    return estimate["low"] is not None and estimate["low"] == estimate["high"]
+    return estimate.low is not None and estimate.low == estimate.high
 
 
 def share(values: Floats, clusters: Ints, *, failed: int = 0, exact: bool = False) -> Estimate:
@@ -275,8 +275,8 @@ def _better_results(misses: Floats, sizes: Floats) -> tuple[Floats, Floats]:
     return missed, np.maximum(squares - 2 * mean * products + mean**2 * np.square(sizes).sum(), 0)
 
 
-def average(values: Floats, clusters: Ints) -> Estimate:
-    """Mean of values in 0..1 with a 95 % t interval on effective clusters − 1; rows that are NaN failed."""
+def average(values: Floats, clusters: Ints, limits: tuple[float, float] = (0.0, 1.0)) -> Estimate:
+    """Mean of values within limits, with a 95 % t interval on effective clusters − 1; rows that are NaN failed."""
     known = ~np.isnan(values)
     n, failed = int(known.sum()), int((~known).sum())
     if not n:
@@ -285,7 +285,7 @@ def average(values: Floats, clusters: Ints) -> Estimate:
     if error is None:
         return Estimate(value=mean, low=None, high=None, n=n, failed=failed)
     half = t95(effective_clusters(clusters[known]) - 1) * error
-    return Estimate(value=mean, low=max(0.0, mean - half), high=min(1.0, mean + half), n=n, failed=failed)
+    return Estimate(value=mean, low=max(limits[0], mean - half), high=min(limits[1], mean + half), n=n, failed=failed)
 
 
 def by_label(

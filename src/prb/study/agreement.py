@@ -359,10 +359,15 @@ def _verdicts(summary: Summary) -> dict[str, bool]:
 
 
 # --- the verdict in sentences ---
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def verdict(summary: Summary) -> list[str]:
     """Basis, claims, reliability, items to drop, and the size of a next study."""
     counts, drop, plan = summary["counts"], summary["drop"], summary["planning"]
-    basis = [f"{counts['judgements']} judgments of {counts['items']} items by {counts['annotators']} annotators"]
+    judgments, items = _counted(counts["judgements"], "judgment"), _counted(counts["items"], "item")
+    basis = [f"{judgments} of {items} by {_counted(counts['annotators'], 'annotator')}"]
     if counts["skipped"]:
         basis.append(f"{counts['skipped']} skipped")
     if counts["revised"]:
@@ -384,7 +389,7 @@ def verdict(summary: Summary) -> list[str]:
         lines.append("No annotator has finished an item.")
     if drop:
         names = ", ".join(d["item"] for d in drop[:NAMED_ITEMS]) + (", …" if len(drop) > NAMED_ITEMS else "")
-        lines.append(f"{len(drop)} {'item' if len(drop) == 1 else 'items'} should be dropped or repaired: {names}.")
+        lines.append(f"{_counted(len(drop), 'item')} should be dropped or repaired: {names}.")
     else:
         lines.append("No item has to be dropped.")
     needs = []

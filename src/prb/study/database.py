@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +22,8 @@ from prb.errors import BadInput, MissingExtra, redact_options
 
 BUSY_SECONDS = 30.0
 PASSWORD_LENGTH = 16
+PASSWORD_CHECKS = Semaphore(2)
+"""A check takes 64 MB: many at once, from many addresses, must not exhaust the memory."""
 VERSION = "0003"
 METADATA = sa.MetaData()
 SCHEMA = sa.Table("alembic_version", METADATA, Column("version_num", String(32), primary_key=True))
@@ -225,7 +228,8 @@ def password_matches(stored: str, password: str) -> bool:
     from argon2.exceptions import Argon2Error
 
     try:
-        return PasswordHasher().verify(stored, password)
+        with PASSWORD_CHECKS:
+            return PasswordHasher().verify(stored, password)
     except Argon2Error:
         return False
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from prb.data.load import load, sample_rows
-from prb.data.retrieve import ranker, top_posts
+from prb.data.retrieve import RANKERS, top_posts
 from prb.data.source import open_source
 from prb.errors import BadInput, RunConflict, redact_options
 from prb.hashing import draw
@@ -135,7 +135,7 @@ def new_study(config: NewConfig) -> NewStudy:
 def validate_items(config: NewConfig) -> list[Row]:
     """One item per pair, and attention checks at the end."""
     dataset = load(config.dataset)
-    rank, index = ranker("embedding"), dataset.index
+    rank, index = RANKERS["embedding"], dataset.index
     groups, items = index.together(), []
     sample = frozenset(sample_rows(groups, index.clusters, config.limit or len(groups), SEED))
     for n, pair in enumerate(dataset):

@@ -1,10 +1,12 @@
 """What is asked about an item, which replies are valid, how they are stored, taken back and exported.
 
-A new question is a field in `validate_fields`: the page shows it, the reply is stored and the export holds it.
+A new question is a field in `validate_fields` or `collect_fields`: the page shows it, the reply is stored, and the
+export holds it.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -35,7 +37,11 @@ SKIP_REASONS = {
 MAX_TEXT = 20_000
 """Characters of a post, a question or a wish; longer ones are refused, never cut."""
 EXPORTED_ELSEWHERE = frozenset({"ratings", "prefer", "sure", "difference", "skip", "words"})
-"""Fields of a reply that have a column of their own; every other field is exported under its own name."""
+"""Fields of a validation reply that have a column of their own; every other field is exported under its own name."""
+COLLECTED_ELSEWHERE = frozenset({"narrative", "ratings", "best", "worst", "skip", "words"})
+"""The same of a collection; every other field is exported in `replies`: a name may mean something else in a dataset."""
+TAKEN_NAMES = frozenset({"token", "active", "ratings", "skip", "words"})
+"""What forms and stored replies hold besides the questions."""
 TAKEN_KEYS = "jknsu"
 """Shortcuts with another meaning: next, previous, neither, skip, undo."""
 
@@ -84,6 +90,28 @@ def form_fields(kind: str, step: int, content: Mapping[str, Any]) -> list[FormFi
     if kind == "collect":
         return collect_fields(step, len(content["answers"]))
     return validate_fields(step, rubric=has_rubric(content))
+
+
+def check_fields(kind: str) -> None:
+    """Refuse a question whose reply could not be stored or exported, before anybody is asked."""
+    for step, rubric in product((1, 2), ([], ["any"])):
+        for field in form_fields(kind, step, {"answers": ["", "", ""], "rubric": rubric, "narrative": ""}):
+            if problem := field_problem(kind, field):
+                raise BadInput(f"study question {field.name!r}: {problem}")
+
+
+def field_problem(kind: str, field: FormField) -> str | None:
+    taken = TAKEN_NAMES | (set(Judgment.__struct_fields__) - EXPORTED_ELSEWHERE if kind == "validate" else set())
+    named = re.fullmatch("([A-Z]+-)?([a-z][a-z0-9_]*)", field.name)
+    if not named:
+        return "a name is lower-case letters, digits and _, such as how_long; ratings of answer A begin with A-"
+    if field.name in taken:
+        return "this name is taken"
+    if named[1] and not (field.options and all(option.value.isdecimal() for option in field.options)):
+        return "what is asked of one answer is a rating; its options must be numbers"
+    if named[1] and kind == "collect" and named[2] != "rating":
+        return "a collection has one rating per answer, A-rating"
+    return None
 
 
 def validate_fields(step: int, *, rubric: bool = True) -> list[FormField]:
@@ -421,13 +449,16 @@ def collected_tables(connection: Connection) -> dict[str, list[Row]]:
             continue
         item, user = items[steps[0].item], steps[0].pseudonym
         key = f"{user}-{item.key}"
-        common = {
+        common: Row = {
             "user": user,
             "question": item.content["question"],
             "profile": posts.get(user, []),
             "narrative": wish,
             "category": item.content["category"] or "other",
         }
+        replies = [(name, value) for step in steps for name, value in step.fields.items()]
+        if more := {name: value for name, value in replies if name not in COLLECTED_ELSEWHERE}:
+            common["replies"] = more
         records.append({"id": key, **common})
         if len(steps) == 2 and "skip" not in steps[1].fields:
             reply, answers = steps[1].fields, item.content["answers"]

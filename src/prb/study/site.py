@@ -38,6 +38,7 @@ from prb.study.judgments import (
     SKIP_REASONS,
     CurrentStep,
     assigned_content,
+    check_fields,
     check_reply,
     current_step,
     form_fields,
@@ -102,6 +103,7 @@ class Site:
         with database.read() as connection:
             study = study_row(connection)
         self.kind: str = study["kind"]
+        check_fields(self.kind)
         self.title: str = study["title"]
         self.secret: str = study["secret"]
         self.settings: Mapping[str, Any] = study["settings"]

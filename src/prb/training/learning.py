@@ -7,12 +7,11 @@ same weights as one that was not.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -21,12 +20,12 @@ from numpy.typing import NDArray
 from prb.config import RankerName
 from prb.data.load import Dataset, deal, load, training_split
 from prb.data.named.mirror import Lesson
-from prb.data.retrieve import ranker
+from prb.data.retrieve import RANKERS
 from prb.data.source import Source, open_source
 from prb.errors import BadInput, PrbError
-from prb.hashing import digest, draw
+from prb.hashing import draw
 from prb.models.personal.features import Features, encoded_texts
-from prb.models.personal.head import Head, Scaler, encode_answers, query_of, require_torch, tensors
+from prb.models.personal.head import Head, Scaler, query_of, require_torch, tensors
 from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Step, Taught, View
 from prb.progress import SILENT, Progress
 from prb.runs import draft
@@ -36,9 +35,7 @@ from prb.types import Ask, Estimate, Failure, Pair, Query
 from prb.work import chunks
 
 CHUNK = 256
-"""Pairs whose texts are encoded together."""
-RECENT = 300_000
-"""How many recent texts are recognized when they occur again; older ones are written twice to bound memory."""
+"""Pairs whose texts are encoded together, and whose posts a closed-form method reads at once."""
 RANKER: RankerName = "embedding"
 """How the k posts that a head is shown are picked, as evaluations do by default."""
 Ints = NDArray[np.int64]
@@ -110,73 +107,46 @@ def open_training(spec: str, split: str | None, limit: int | None = None) -> Dat
 
 
 def prepare(dataset: Dataset, features: Features, *, joint: bool, k: int, progress: Progress = SILENT) -> Examples:
-    """Every distinct text's vector in a file without a name, and rows that point to them: a million pairs take little
-    more memory than a batch. What is slow to encode comes from the cache if another run has encoded it."""
+    """Every distinct text's vector once, and rows that point to them. What is slow to encode comes from the cache if
+    another run has encoded it."""
     progress.begin(f"features of {dataset.name}", total=len(dataset))
-    order, rows = ranker(RANKER), [np.empty((0, 3 + k), dtype=np.int32)]
-    stream = (item for item in dataset if isinstance(item, Pair))
-    with tempfile.TemporaryFile(prefix="prb-features-") as file:
-        vectors = VectorFile(features, file, joint=joint)
-        for chunk in chunks(stream, CHUNK):
-            queries = [query_of(pair, order, k) for pair in chunk]
-            # posts that are encoded with the answers are not encoded alone as well
-            alone = [[] if joint else [post.text for post in query.posts] for query in queries]
-            shown = zip(queries, alone, strict=True)
-            texts = iter(vectors.texts([text for query, posts in shown for text in (query.question, *posts)]))
-            answered = zip(queries, chunk, strict=True)
-            answers = vectors.answers([Ask(query, answer) for query, pair in answered for answer in pair.contrast])
-            places = np.full((len(chunk), 3 + k), -1, dtype=np.int32)
-            for n, posts in enumerate(alone):
-                places[n, 0], places[n, 1:3] = next(texts), answers[2 * n : 2 * n + 2]
-                places[n, 3 : 3 + len(posts)] = list(islice(texts, len(posts)))
-            rows.append(places)
-            progress.advance(len(chunk))
-        if not vectors.written:
-            raise BadInput(f"{dataset.name} has no pairs to learn from")
-        file.flush()
-        index = dataset.index
-        return Examples(
-            vectors=np.memmap(file, dtype=np.float32, mode="r", shape=(vectors.written, vectors.size)),
-            rows=np.concatenate(rows),
-            users=list(dict.fromkeys(index.users)),
-            user=codes(index.users),
-            cluster=codes(index.clusters),
-            twins=np.asarray(index.twins, dtype=np.int64),
-        )
+    order, rows = RANKERS[RANKER], [np.empty((0, 3 + k), dtype=np.int32)]
+    vectors: list[Any] = []
+    known: dict[Any, int] = {}
 
+    def positions(items: Sequence[Any], encode: Callable[[list[Any]], Iterable[Any]]) -> list[int]:
+        """Where the vector of each text or ask is; -1 if it cannot be encoded."""
+        new = [item for item in dict.fromkeys(items) if item not in known]
+        for item, vector in zip(new, encode(new) if new else (), strict=True):
+            known[item] = -1 if isinstance(vector, Failure) else len(vectors)
+            vectors.extend([] if isinstance(vector, Failure) else [np.asarray(vector, dtype=np.float32)])
+        return [known[item] for item in items]
 
-class VectorFile:
-    """Appends the vectors of new texts to a file; its methods return the position of each text's vector, or -1."""
-
-    def __init__(self, features: Features, file: IO[bytes], *, joint: bool) -> None:
-        self.size = self.written = 0
-        self._features, self._file, self._joint = features, file, joint
-        self._positions: dict[bytes, int] = {}
-
-    def texts(self, texts: Sequence[str]) -> list[int]:
-        keys = [digest("text", text) for text in texts]
-        return self._positions_of(keys, texts, lambda new: encoded_texts(list(self._features.texts(new))))
-
-    def answers(self, asks: Sequence[Ask]) -> list[int]:
-        keys = [
-            digest("answer", query.question, [post.text for post in query.posts] if self._joint else [], answer)
-            for query, answer in asks
-        ]
-        return self._positions_of(keys, asks, lambda new: encode_answers(self._features, new, joint=self._joint))
-
-    def _positions_of(
-        self, keys: list[bytes], items: Sequence[Any], encode: Callable[[list[Any]], Iterable[Any]]
-    ) -> list[int]:
-        new = {key: item for key, item in zip(keys, items, strict=True) if key not in self._positions}
-        for key, vector in zip(new, encode(list(new.values())) if new else (), strict=True):
-            self._positions[key] = -1
-            if not isinstance(vector, Failure):
-                self._file.write(np.asarray(vector, dtype=np.float32).tobytes())
-                self._positions[key], self.size, self.written = self.written, len(vector), self.written + 1
-        positions = [self._positions[key] for key in keys]
-        while len(self._positions) > RECENT:
-            self._positions.pop(next(iter(self._positions)))
-        return positions
+    for chunk in chunks((item for item in dataset if isinstance(item, Pair)), CHUNK):
+        queries = [replace(query_of(pair, order, k), user=None) for pair in chunk]
+        # posts that are encoded with the answers are not encoded alone as well
+        alone = [[] if joint else [post.text for post in query.posts] for query in queries]
+        texts = [text for query, posts in zip(queries, alone, strict=True) for text in (query.question, *posts)]
+        in_context = [query if joint else query.blind for query in queries]
+        asks = [Ask(query, answer) for query, pair in zip(in_context, chunk, strict=True) for answer in pair.contrast]
+        of_texts = iter(positions(texts, lambda new: encoded_texts(list(features.texts(new)))))
+        of_answers = positions(asks, features.answers)
+        places = np.full((len(chunk), 3 + k), -1, dtype=np.int32)
+        for n, posts in enumerate(alone):
+            places[n, 0], places[n, 1:3] = next(of_texts), of_answers[2 * n : 2 * n + 2]
+            places[n, 3 : 3 + len(posts)] = list(islice(of_texts, len(posts)))
+        rows.append(places)
+        progress.advance(len(chunk))
+    if not vectors:
+        raise BadInput(f"{dataset.name} has no pairs to learn from")
+    return Examples(
+        vectors=np.stack(vectors),
+        rows=np.concatenate(rows),
+        users=list(dict.fromkeys(dataset.index.users)),
+        user=codes(dataset.index.users),
+        cluster=codes(dataset.index.clusters),
+        twins=np.asarray(dataset.index.twins, dtype=np.int64),
+    )
 
 
 def lessons_of(source: Source) -> list[Lesson]:
@@ -216,7 +186,7 @@ CODE_SCALE = 0.3
 KNOWN_USERS = 500
 """Training users whose codes a head keeps to compare new users with, at most."""
 CLOSED_FORM_ROWS = 50_000
-"""Rows a closed-form method gets, at most: it needs them all in memory."""
+"""Rows a closed-form method gets, at most: it keeps a few numbers of each in memory."""
 INFERENCE_ROWS = 4_096
 """Rows of whole users from which codes are inferred at once."""
 MARGIN_ROWS = 2048
@@ -278,12 +248,20 @@ def learn(
     """
     method = METHODS.make(spec)
     if method.taught:
-        return Learned(taught_head(spec, lessons), [], 0, {"axes": len(lessons)})
+        posts = np.concatenate([posts for lesson in lessons for posts in (lesson.first, lesson.second)])
+        answers = np.concatenate([lesson.answers.reshape(-1, posts.shape[1]) for lesson in lessons])
+        scaler = Scaler.fit(answers, posts)
+        params = method.teach([scaler.taught(lesson) for lesson in lessons])
+        head = Head(spec, single_precision(params), scaler, np.zeros(0))
+        return Learned(head, [], 0, {"axes": len(lessons)})
     scaler = fit_scaler(examples, fit, learning.seed)
     if method.closed_form:
         rows = np.sort(np.random.default_rng([learning.seed, SOLVE_STREAM]).permutation(fit)[:CLOSED_FORM_ROWS])
-        pairs = scaler.pairs(examples.pairs(rows, method, np.zeros((len(rows), 0))))
-        head = Head(spec, single_precision(method.solve(pairs)), scaler, np.zeros(0))
+        parts = (
+            scaler.pairs(examples.pairs(rows[n : n + CHUNK], method, np.zeros((len(rows[n : n + CHUNK]), 0))))
+            for n in range(0, len(rows), CHUNK)
+        )
+        head = Head(spec, single_precision(method.solve(parts)), scaler, np.zeros(0))
         return Learned(head, [], 0, {"rows_used": len(rows)})
     require_torch()
     training = Training(spec, method, examples, fit, scaler, learning)
@@ -299,14 +277,6 @@ def learn(
             training.save(checkpoint)
         progress.advance()
     return training.learned()
-
-
-def taught_head(spec: str, lessons: Sequence[Taught]) -> Head:
-    posts = np.concatenate([posts for lesson in lessons for posts in (lesson.first, lesson.second)])
-    answers = np.concatenate([lesson.answers.reshape(-1, posts.shape[1]) for lesson in lessons])
-    scaler = Scaler.fit(answers, posts)
-    params = METHODS.make(spec).teach([scaler.taught(lesson) for lesson in lessons])
-    return Head(spec, single_precision(params), scaler, np.zeros(0))
 
 
 def fit_scaler(examples: Examples, fit: Ints, seed: int) -> Scaler:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import compress, product
 from pathlib import Path
@@ -38,7 +39,6 @@ from prb.stats.estimate import share
 from prb.stats.paired import Difference, difference
 from prb.training.config import CHECKPOINT, LORA_ALPHA, FullConfig, TrainConfig
 from prb.training.learning import (
-    Epoch,
     Examples,
     HeadResults,
     Ints,
@@ -57,6 +57,7 @@ from prb.training.learning import (
 )
 from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
 from prb.weights import make_readable
+from prb.work import chunks
 
 SWEEP, ADAPTER = "sweep.json", "adapter"
 CONDITIONS: tuple[ConditionName, ...] = ("none", "profile", "shuffled")
@@ -80,8 +81,11 @@ class Validation(HeadResults):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried(HeadResults):
+class Tried:
     """A setting, and how heads with it do on users they were not trained on."""
+
+    accuracy: Estimate
+    loss: float | None
 
     method: str
     l2: float
@@ -89,47 +93,22 @@ class Tried(HeadResults):
     """The best of the median fold."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingData:
-    name: str
-    fingerprint: str
-    split: str | None
-    rows: int
-    unreadable: int
-    """Rows whose answers could not be encoded."""
-    users: int
-    clusters: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittedOn:
-    rows: int
-    users: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadCard:
-    """What `card.json` says beside its format and the method: what a head was trained on, how, and how it does."""
-
-    prb: str = __version__
-    features: str
-    adapter: str | None
-    """Folder of the LoRA adapter, beside the card, of an LLM that was tuned for the head."""
-    features_fingerprint: str
-    size: int
-    data: TrainingData
-    train: dict[str, Any]
-    """The settings."""
-    seed: int
-    l2: float
-    fitted_on: FittedOn
-    trained_on: dict[str, Any]
-    best_epoch: int
-    curve: list[Epoch]
-    report: dict[str, Any]
-    """What the method says about itself."""
-    validation: Validation | None
-    sweep: list[Tried] | None
+def card_of(config: TrainConfig, dataset: Dataset, features: Features, fitted_on: dict[str, int]) -> dict[str, Any]:
+    """What `card.json` says of every head beside its format and method."""
+    return {
+        "prb": __version__,
+        "features": config.features,
+        "features_fingerprint": features.fingerprint,
+        "data": {
+            "name": dataset.name,
+            "fingerprint": dataset.fingerprint,
+            "split": dataset.split,
+            "rows": len(dataset),
+        },
+        "fitted_on": fitted_on,
+        "train": config.saved(),
+        "seed": config.seed,
+    }
 
 
 def train(config: TrainConfig | FullConfig, *, progress: Progress = SILENT) -> Finished:
@@ -185,31 +164,23 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
         fit, held = rows, rows[:0]  # the folds have chosen the settings; no user needs to be held out any more
     checkpoint = config.target / CHECKPOINT
     learned = learn(spec, examples, fit, held, learning, lessons=lessons, checkpoint=checkpoint, progress=progress)
-    card = HeadCard(
-        features=config.features,
-        adapter=about.get("adapter"),
-        features_fingerprint=features.fingerprint,
-        size=examples.size,
-        data=TrainingData(
-            name=dataset.name,
-            fingerprint=dataset.fingerprint,
-            split=dataset.split,
-            rows=len(dataset),
-            unreadable=len(dataset) - len(rows),
-            users=len(examples.users),
-            clusters=len(set(dataset.index.clusters)),
-        ),
-        train=config.saved(),
-        seed=config.seed,
-        l2=learning.l2,
-        fitted_on=FittedOn(rows=len(fit), users=len(np.unique(examples.user[fit]))),
-        trained_on=TrainedOn.of(compress(dataset, np.isin(np.arange(len(dataset)), fit))).as_card(),
-        best_epoch=learned.best,
-        curve=learned.curve,
-        report={**learned.report, **tuned},
-        validation=validate(learned.head, features, dataset, examples, held, config) if len(held) else None,
-        sweep=tried,
-    )
+    card = card_of(config, dataset, features, {"rows": len(fit), "users": len(np.unique(examples.user[fit]))})
+    card["data"] |= {
+        "unreadable": len(dataset) - len(rows),
+        "users": len(examples.users),
+        "clusters": len(set(dataset.index.clusters)),
+    }
+    card |= {
+        "adapter": about.get("adapter"),  # folder of the LoRA adapter, beside the card, of an LLM that was tuned
+        "size": examples.size,
+        "l2": learning.l2,
+        "trained_on": TrainedOn.of(compress(dataset, np.isin(np.arange(len(dataset)), fit))).as_card(),
+        "best_epoch": learned.best,
+        "curve": learned.curve,
+        "report": {**learned.report, **tuned},
+        "validation": validate(learned.head, features, dataset, examples, held, config) if len(held) else None,
+        "sweep": tried,
+    }
     return save(learned.head, config.target, msgspec.to_builtins(card))
 
 
@@ -225,24 +196,12 @@ def _from_votes(config: TrainConfig, method: Collaborative, dataset: Dataset, fe
             "'polis?path=FOLDER&mirror=true'"
         )
     factors = fit(ratings, method, features, seed=config.seed)
-    users = TrainedOn.of(pairs).as_card()["users"]
     card = {
+        **card_of(config, dataset, features, {"rows": len(pairs), "users": len(votes)}),
         "method": config.method,
-        "prb": __version__,
-        "features": config.features,
-        "features_fingerprint": features.fingerprint,
-        "data": {
-            "name": dataset.name,
-            "fingerprint": dataset.fingerprint,
-            "split": dataset.split,
-            "rows": len(dataset),
-        },
-        "fitted_on": {"rows": len(pairs), "users": len(votes)},
         "validation": None,
         "sweep": None,
-        "train": config.saved(),
-        "seed": config.seed,
-        "trained_on": {"rows": [], "users": users},
+        "trained_on": {"rows": [], "users": TrainedOn.of(pairs).as_card()["users"]},
         "report": {
             "items": len(ratings.items),
             "votes": len(ratings.sign),
@@ -275,9 +234,7 @@ def validate(
     answered = ~np.isnan(by_condition["profile"])
     own = results(by_condition["profile"][answered], examples, rows[answered])
     return Validation(
-        accuracy=own.accuracy,
-        loss=own.loss,
-        person_effect=own.person_effect,
+        **vars(own),
         users=len(set(examples.user[rows].tolist())),
         labelled_pairs_shown=len(support),
         by_condition={c: share(v[~np.isnan(v)], clusters[~np.isnan(v)]) for c, v in credit.items()},
@@ -323,7 +280,11 @@ def sweep(
     Settings are chosen by cross-validation over the training users and by nothing else.
     """
     todo = [candidate for spec in specs for candidate in candidates(spec, learning)]
-    done = {(tried.method, tried.l2): tried for tried in _read_sweep(kept)}
+    done: dict[tuple[str, float], Tried] = {}
+    if kept and kept.exists():
+        with suppress(msgspec.DecodeError):  # a file that cannot be read is tried again
+            before = msgspec.json.decode(kept.read_bytes(), type=list[Tried])
+            done = {(tried.method, tried.l2): tried for tried in before}
     progress.begin(f"cross-validating {len(todo)} settings", total=len(todo), done=len(done))
     for spec, setting in todo:
         if (spec, setting.l2) in done:
@@ -333,14 +294,6 @@ def sweep(
             write_json(kept, list(done.values()))
         progress.advance()
     return sorted(done.values(), key=lambda tried: (-(tried.accuracy.value or 0), tried.loss or 0))
-
-
-def _read_sweep(path: Path | None) -> list[Tried]:
-    """What was tried before an interruption; a file that cannot be read is tried again."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Tried]) if path and path.exists() else []
-    except msgspec.DecodeError:
-        return []
 
 
 def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning) -> Tried:
@@ -357,14 +310,7 @@ def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning
     held_margins, held_rows = map(np.concatenate, zip(*scored, strict=True))
     order = np.argsort(held_rows)
     own = results(held_margins[order], examples, held_rows[order])
-    return Tried(
-        method=spec,
-        l2=learning.l2,
-        epochs=int(median(epochs)),
-        accuracy=own.accuracy,
-        loss=own.loss,
-        person_effect=own.person_effect,
-    )
+    return Tried(method=spec, l2=learning.l2, epochs=int(median(epochs)), accuracy=own.accuracy, loss=own.loss)
 
 
 # Tuning the LLM behind the features.
@@ -515,22 +461,18 @@ class Tuner:
         """Mean states of the layer, a few texts at a time, short ones together."""
         import torch
 
+        from prb.engine.states import padded_inputs
+
+        device = next(self._model.parameters()).device
         ids = [self._tokenizer(text)["input_ids"][:LONGEST] for text in texts]
         order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
-        chunks = [order[n : n + TOGETHER] for n in range(0, len(order), TOGETHER)]
-        states = torch.cat([self._mean_states([ids[n] for n in chunk]) for chunk in chunks])
-        return states[torch.tensor(np.argsort(order))]
-
-    def _mean_states(self, ids: Sequence[list[int]]) -> Any:
-        import torch
-
-        longest = max(map(len, ids))
-        device = next(self._model.parameters()).device
-        tokens = torch.tensor([each + [0] * (longest - len(each)) for each in ids], device=device)
-        mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in ids], device=device)
-        states = self._body(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
-        weights = mask[:, :, None].float()
-        return (states * weights).sum(1) / weights.sum(1)
+        means = []
+        for chunk in chunks(order, TOGETHER):
+            inputs = padded_inputs([ids[n] for n in chunk], device)
+            weights = inputs["attention_mask"][:, :, None].float()
+            states = self._body(**inputs, use_cache=False).last_hidden_state
+            means.append((states * weights).sum(1) / weights.sum(1))
+        return torch.cat(means)[torch.tensor(np.argsort(order))]
 
     def save(self, folder: Path) -> None:
         self._model.save_pretrained(str(folder))

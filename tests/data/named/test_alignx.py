@@ -38,17 +38,3 @@ def test_a_row_brings_its_user_along(write: Any) -> None:
     assert row["choices"] == [{"question": "A third post", "chosen": "Good.", "rejected": "Bad."}]
     assert (len(other["profile"]), other.get("choices")) == (1, None)
     assert "Preference Direction" not in row
-
-
-def test_the_benchmark_files_beside_it_are_read_too(write: Any) -> None:
-    soups = {
-        "prompt": "Why?",
-        "chosen": "Since.",
-        "rejected": "No.",
-        "profile": "An expert.",
-        "ground_truth_persona": "x",
-    }
-    letters = {"prompt": "Why?", "responseA": "No.", "responseB": "Since.", "answer": "Response B"}
-    first, second = read(write(soups, letters))
-    assert [post["text"] for post in first["profile"]] == ["An expert."]
-    assert (second["chosen"], second["rejected"]) == ("Since.", "No.")

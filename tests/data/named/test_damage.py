@@ -70,12 +70,20 @@ def one_file(name: str, first: Any, second: Any) -> Callable[[Path, Change], str
     return lambda folder, change: f"{name}?path={lines(folder, first, changed(second, change))}"
 
 
+def preferences_sample(folder: Path, change: Change) -> str:
+    row = {"Participant ID": "p1", "Thought A ID": "t00", "Thought B ID": "t01", "Vote": "Thought A"}
+    votes = [",".join(row.keys()), ",".join(row.values()), ",".join(changed(row, change).values())]
+    (polls.dialogue(folder) / "GD9_preference.csv").write_text("\n".join(votes))
+    return f"global-dialogues-preferences?path={folder}"
+
+
 SAMPLES: dict[str, Callable[[Path, Change], str]] = {
     "alignx": alignx_sample,
     "bespoke": bespoke_sample,
     "community-alignment": one_file("community-alignment", judgments.BOB, judgments.ANN),
     "coval": one_file("coval", judgments.COVAL[1], judgments.COVAL[0]),
     "global-dialogues": lambda folder, change: f"global-dialogues?path={polls.dialogue(folder)}&mirror=true",
+    "global-dialogues-preferences": preferences_sample,
     "lampqa": lampqa_sample,
     "personalllm": one_file("personalllm", personalllm.table_row(1), personalllm.table_row(2)),
     "personalrewardbench": one_file("personalrewardbench", judgments.PRB[1], judgments.PRB[4]),
@@ -92,14 +100,19 @@ SAMPLES: dict[str, Callable[[Path, Change], str]] = {
 """Writes two sound rows, the second one changed, and returns the spec."""
 
 FOLDER, TABLE, SET = "Art_and_Entertainment/test.json:2", "meta_test_set.parquet:2", "set.jsonl:2"
-LINK = "chat_history_32k_link"
 OWL = [{"role": "owl", "content": "Hu!"}]
 LATE = judgments.prism_talk("c", "u", "Well?", judgments.prism_reply(0, "a", 1, True, turn="first"))  # type: ignore[arg-type]
+
+
+def assessed(assessment: Any) -> Change:
+    return {"metadata": {"assessments": [assessment]}}
+
+
+QUESTIONS, BENCHMARK = "questions_32k.csv:3", "benchmark.csv:3"
 DAMAGED: list[tuple[str, str, Change, str]] = [
     ("alignx", "set.json:2", {"chosen": None}, "`chosen` is missing"),
     ("alignx", "set.json:2", {"User-Generated Content": "none"}, "`User-Generated Content` must be a list of objects"),
     ("alignx", "set.json:2", {"Pair-wise Comparative Feedback": [{"chosen": "y"}]}, "`prompt` is missing"),
-    ("alignx", "set.json:2", {"responseA": "a", "responseB": "b", "answer": "both"}, "`answer` is 'both'; must be"),
     ("alignx", "set.json:2", [1], "a row must be an object"),
     ("bespoke", TABLE, "{broken", "`meta_test_set_value` must be an object in JSON"),
     ("bespoke", TABLE, {"response_list": []}, "`response_list` must be a list that is not empty"),
@@ -109,24 +122,14 @@ DAMAGED: list[tuple[str, str, Change, str]] = [
     ("community-alignment", SET, {"first_turn_preferred_response": "response_e"}, "`first_turn_preferred_response` is"),
     ("community-alignment", SET, {"first_turn_response_b": ""}, "`first_turn_preferred_response` is 'response_b', a"),
     ("community-alignment", SET, {"first_turn_prompt": 7}, "prompts and responses must be text"),
-    ("coval", SET, {"prompt": "text"}, "`prompt` must be an object"),
+    ("coval", SET, {"prompt": "text"}, "what holds `messages` must be an object"),
     ("coval", SET, {"responses": []}, "`responses` must be a list that is not empty"),
-    (
-        "coval",
-        SET,
-        {"metadata": {"assessments": [judgments.assessment("ann", "A>E")]}},
-        "`ranking` 'A>E' names 'E', which",
-    ),
-    (
-        "coval",
-        SET,
-        {"metadata": {"assessments": [judgments.assessment("", "A>B")]}},
-        "`annotator_id` must be text or an",
-    ),
+    ("coval", SET, assessed(judgments.assessment("ann", "A>E")), "`ranking` 'A>E' names 'E', which"),
+    ("coval", SET, assessed(judgments.assessment("", "A>B")), "`annotator_id` must be text or an"),
+    ("coval", SET, assessed("A>B"), "what holds `annotator_id` must be an object"),
+    ("global-dialogues-preferences", "GD9_preference.csv:3", {"Vote": "C"}, "`Vote` is 'C'; known are"),
     ("lampqa", FOLDER, {"id": None}, "`id` is missing"),
     ("lampqa", FOLDER, {"question": " "}, "`question` is empty"),
-    ("lampqa", FOLDER, {"profile": [{"id": "x"}]}, "`profile` must be a list of objects with `text`"),
-    ("lampqa", FOLDER, {"rubric_aspects": "none"}, "`rubric_aspects` must be a list of objects with `aspect`"),
     ("personalllm", SET, {"prompt": None}, "`prompt` is missing"),
     ("personalllm", SET, {"response_3_gemma_2b": "high"}, "`response_3_gemma_2b` must be a number"),
     ("personalllm", SET, {"response_3_gemma_2b": None}, "`response_3_gemma_2b` is missing"),
@@ -136,24 +139,14 @@ DAMAGED: list[tuple[str, str, Change, str]] = [
     ("personalrewardbench", SET, {"chosen": "text"}, "`chosen.0` must be a message"),
     ("personalrewardbench", SET, {"rejected": {"role": "model", "content": " "}}, "`rejected` is empty"),
     ("personalrewardbench", SET, {"split": "holdout"}, "`split` is 'holdout'; must be train, val or test"),
-    ("personamem", "questions_32k.csv:3", {"correct_answer": "(e)"}, "`correct_answer` is '(e)', which is none of"),
-    ("personamem", "questions_32k.csv:3", {"all_options": "['Steak', 'Ham']"}, "`all_options` must hold texts that"),
-    ("personamem", "questions_32k.csv:3", {"all_options": "[broken"}, "`all_options` must be a list that is not empty"),
-    ("personamem", "questions_32k.csv:3", {"shared_context_id": "xyz"}, "`shared_context_id` 'xyz' is not in shared_"),
-    (
-        "personamem",
-        "questions_32k.csv:3",
-        {"end_index_in_shared_context": "x"},
-        "`end_index_in_shared_context` must",
-    ),
-    (
-        "personamem 2",
-        "benchmark.csv:3",
-        {"chat_history_32k_link": "lost.json"},
-        "`chat_history_32k_link` 'lost.json' d",
-    ),
-    ("personamem 2", "benchmark.csv:3", {"incorrect_answers": ""}, "`incorrect_answers` is missing"),
-    ("personamem 2", "benchmark.csv:3", {"user_query": "{}"}, "`user_query.0.content` must be text"),
+    ("personamem", QUESTIONS, {"correct_answer": "(e)"}, "`correct_answer` is '(e)', which is none of"),
+    ("personamem", QUESTIONS, {"all_options": "['Steak', 'Ham']"}, "`all_options` must hold texts that"),
+    ("personamem", QUESTIONS, {"all_options": "[broken"}, "`all_options` must be a list that is not empty"),
+    ("personamem", QUESTIONS, {"shared_context_id": "xyz"}, "`shared_context_id` 'xyz' is not in the file of shared"),
+    ("personamem", QUESTIONS, {"end_index_in_shared_context": "x"}, "`end_index_in_shared_context` must"),
+    ("personamem 2", BENCHMARK, {"chat_history_32k_link": "lost.json"}, "`chat_history_32k_link` 'lost.json' d"),
+    ("personamem 2", BENCHMARK, {"incorrect_answers": ""}, "`incorrect_answers` is missing"),
+    ("personamem 2", BENCHMARK, {"user_query": "{}"}, "`user_query.0.content` must be text"),
     ("prefeval", "food.json:2", {"options": {"classification_task_options": ["One."]}}, "an option must be text, and"),
     ("prefeval", "food.json:2", {"options": {"classification_task_options": None}}, "`classification_task_options` is"),
     ("prefeval", "food.json:2", {"options": {"preference": ""}}, "`preference` is empty"),

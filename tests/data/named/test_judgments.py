@@ -18,10 +18,7 @@ from prb.data.load import load, load_pairs
 from prb.data.source import open_source
 from prb.data.votes import retest
 from prb.errors import BadInput, BadSpec
-from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.run import evaluate
 from tests.data.named.reading import Row, read
-from tests.runs import result
 
 Write = Callable[..., Path]
 
@@ -90,7 +87,6 @@ def test_the_reply_a_user_continued_with_meets_those_scored_lower_in_every_turn(
     before = [("user", "Is it right to eat meat?"), ("assistant", "Many traditions say so.")]
     assert rows[1]["context"] == [{"role": role, "text": text} for role, text in before]
     assert "context" not in rows[0]
-    assert [r["id"] for r in read(f"{prism}&turns=opening")] == ["c1-t0", "c2-t0", "c3-t0"]
 
 
 def test_a_user_is_what_they_wrote_and_chose_elsewhere_never_in_the_conversation_at_hand(prism: str) -> None:
@@ -112,25 +108,6 @@ def test_two_chosen_replies_are_both_right_and_turns_without_a_choice_end_the_co
     # the file is named itself, and there is no survey
     [pair] = load_pairs(f"prism?path={write_jsonl([undecided, silent, both], name='talks.jsonl')}")
     assert (pair.answers, pair.n_best) == (("a", "b", "c", "d"), 2)
-
-
-def test_real_turns_load(shared_data: Path, write_jsonl: Write) -> None:
-    """Real texts; the fragment holds pairs, put back into conversations here."""
-    lines = (shared_data / "formats" / "prism_pairs" / "pairs.jsonl").read_bytes().splitlines()
-    texts = [(p["question"], p["chosen"], p["rejected"]) for p in map(orjson.loads, lines)]
-    talks = [
-        prism_talk(f"c{n}", "u", question, prism_reply(0, chosen, 90, True), prism_reply(1, rejected, 10))
-        for n, (question, chosen, rejected) in enumerate(texts)
-    ]
-    rows = load_pairs(f"prism?path={write_jsonl(talks, name='conversations.jsonl')}")
-    assert [(r.question, r.chosen, r.rejected) for r in rows] == texts
-
-
-def test_a_run_knows_the_right_user_from_another(prism: str, tmp_path: Path) -> None:
-    config = EvaluateConfig(model=("lexical",), condition=("profile", "shuffled"), dataset=prism, out=tmp_path / "run")
-    summary = evaluate(config).summary
-    assert summary["dataset"]["clusters"] == 2
-    assert result(summary, "profile", "lexical")["accuracy"]["n"] == 4
 
 
 # PersonalRewardBench

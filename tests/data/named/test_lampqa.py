@@ -38,6 +38,17 @@ def test_published_rows_are_questions_with_the_benchmarks_category(tmp_path: Pat
     assert row == {**ROW, "category": "Art_and_Entertainment", "split": "test"}
 
 
+def test_fields_that_are_null_are_left_out(tmp_path: Path) -> None:
+    nulls = {
+        "profile": [{"id": None, "text": "A post.", "category": None}],
+        "rubric_aspects": [{"aspect": "a", "evidence": None, "reason": "r"}],
+        "narrative": None,
+    }
+    [row] = read(f"lampqa?path={publish(tmp_path, {**ROW, **nulls})}")
+    assert (row["profile"], row["narrative"]) == ([{"text": "A post."}], "")
+    assert row["rubric_aspects"] == [{"aspect": "a", "reason": "r"}]
+
+
 def test_graded_answers_make_pairs_of_them(tmp_path: Path, write_jsonl: Write) -> None:
     folder = publish(tmp_path, ROW, {**ROW, "id": "0_1_8"}, {**ROW, "id": "0_2_9"})
     answers = write_jsonl([*graded("0_2_7", 0.5, 1.5, 0.5), *graded("0_1_8", 1, 0), *graded("0_2_9", 1, 1)])

@@ -102,15 +102,6 @@ def test_a_size_that_is_not_there_and_a_lost_context_file_are_refused(tmp_path: 
         read(f"personamem?path={folder}")
 
 
-def test_a_real_file_that_was_cut_off_is_refused(tmp_path: Path, shared_data: Path) -> None:
-    for file in (shared_data / "formats" / "personamem_v1").iterdir():  # a copy would be read-only too
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    questions = tmp_path / "questions_32k.csv"
-    text = questions.read_text("utf-8")
-    questions.write_text(text[: len(text) // 2], "utf-8")
-    assert len(problems(f"personamem?path={tmp_path}")) == 1
-
-
 # version 2
 
 

@@ -18,7 +18,7 @@ from prb.data.votes import ASKED, draw_pairs, draw_twins, retest, user_split
 from prb.errors import BadInput, BadSpec, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
-from tests.data.named.reading import Row, problems, read
+from tests.data.named.reading import Row, read
 from tests.data.named.test_votes import assert_twins
 from tests.runs import result
 
@@ -116,11 +116,6 @@ def test_a_user_who_contradicts_themselves_has_no_vote_there_and_the_noise_is_me
     spec = f"votes?path={write_jsonl(table)}&item=item&{FEW}"
     assert {row["chosen"] for row in read(spec) if row["user"] == "ann"} == {"Item 2."}
     assert retest(open_source(spec)) == {"agreement": 2 / 3, "n": 3}
-
-
-def test_a_time_is_a_number_or_a_date(write_jsonl: Write) -> None:
-    [problem] = problems(f"votes?path={write_jsonl([{**VOTE, 'when': 'noon'}])}&item=item&time=when")
-    assert "`when` must be a number or an ISO date" in problem
 
 
 def test_options_of_lists_and_of_items_cannot_be_combined(write_jsonl: Write) -> None:
@@ -341,6 +336,32 @@ def test_a_dialogue_has_a_poll_per_question_and_a_history_over_all(tmp_path: Pat
     assert {row["question"][-2] for row in timed} <= {"1", "2", "3"}
     with pytest.raises(BadInput, match="holds no file GD<N>_binary"):
         open_source(f"global-dialogues?path={harms(tmp_path / 'other')}")
+
+
+def test_a_dialogue_has_choices_between_two_answers_too(tmp_path: Path) -> None:
+    votes = ["Question ID,Participant ID,Thought A ID,Thought B ID,Vote,Timestamp"]
+    for user in range(4):
+        votes += [f"q{q},p{user},t{q}0,t{q}1,Thought {'AB'[user % 2]},2026-01-01T10:00:00" for q in range(3)]
+    votes += ["q3,p0,t30,t31,I agree with both,2026-01-01T10:00:00", "q3,p0,t30,gone,Thought A,2026-01-01T10:00:00"]
+    file = dialogue(tmp_path) / "GD9_preference.csv"
+    file.write_text("\n".join(votes))
+    rows = read(f"global-dialogues-preferences?path={tmp_path}")
+    assert len(rows) == 12
+    first = rows[0]
+    assert (first["user"], first["question"], first["category"]) == ("GD9-p0", "What about 0?", "GD9")
+    assert (first["chosen"], first["rejected"]) == ("Answer 00.", "Answer 01.")
+    assert [post["text"] for post in first["profile"]] == ["Language: English", "Age: 20"]
+    assert [(c["chosen"], c["rejected"]) for c in first["choices"]] == [
+        (f"Answer {q}0.", f"Answer {q}1.") for q in (1, 2)
+    ]
+    twins = read(f"global-dialogues-preferences?path={tmp_path}&mirror=true&per_pair=2")
+    assert len(twins) == 12
+    assert {row["mirror"] for row in twins} == {row["id"] for row in twins}
+    file.write_text("\n".join([votes[0], "q0,p0,t00,t01,Thought C,2026-01-01T10:00:00"]))
+    with pytest.raises(BadInput, match="is 'Thought C'; known are"):
+        load(f"global-dialogues-preferences?path={tmp_path}")
+    with pytest.raises(BadInput, match="holds no file GD<N>_preference"):
+        open_source(f"global-dialogues-preferences?path={harms(tmp_path / 'other')}")
 
 
 def test_real_ratings_of_harm_have_a_hundred_people(shared_data: Path) -> None:

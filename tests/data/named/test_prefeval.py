@@ -54,31 +54,6 @@ def test_the_form_decides_how_the_user_is_known(tmp_path: Path, form: str, posts
     assert (row["rubric_aspects"][0]["aspect"], row["narrative"]) == ("I eat no meat.", "I eat no meat.")
 
 
-@pytest.mark.parametrize("form", ["persona", "choice", "explicit"])
-def test_the_thousand_real_rows_load_in_every_form(shared_data: Path, tmp_path: Path, form: str) -> None:
-    lists: dict[str, list[Row]] = {}
-    for line in (shared_data / "prefeval" / "pairs.jsonl").read_bytes().splitlines():
-        row = orjson.loads(line)
-        base = {"preference": row["narrative"], "question": row["question"]}
-        persona = {str(n): {"user": post["text"]} for n, post in enumerate(row["profile"])}
-        files = {
-            "mcq_options": base | {"classification_task_options": [row["chosen"], *row["rejected_all"]]},
-            "explicit_preference": base,
-            "implicit_preference/persona-driven": base | {"conversation": persona},
-            "implicit_preference/choice-based": base | {"conversation": row["implicit_choice"]},
-        }
-        for folder, item in files.items():
-            lists.setdefault(f"{folder}/{row['category']}.json", []).append(item)
-    for name, items in lists.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(orjson.dumps(items))
-    rows = read(f"prefeval?path={tmp_path}&form={form}")
-    assert len(rows) == 1000
-    assert {len(row["rejected"]) for row in rows} == {3}
-    assert all(row["profile"] for row in rows)
-    assert len({row["category"] for row in rows}) == 20
-
-
 def test_a_folder_without_the_lists_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="mcq_options does not exist"):
         open_source(f"prefeval?path={tmp_path}")

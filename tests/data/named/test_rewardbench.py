@@ -95,17 +95,6 @@ def test_the_first_row_tells_the_format_and_the_name_says_it(write_jsonl: Write)
         assert open_source(str(write_jsonl([row]))).name == str(path)
 
 
-def test_a_run_reports_each_subset(write_jsonl: Write, tmp_path: Path) -> None:
-    tied = {**SECOND, "id": "tie", "rejected": ["5", "3", "7"]}
-    data = spec(write_jsonl([FIRST, SECOND, tied]))
-    config = EvaluateConfig(model=("length",), condition=("none",), dataset=data, out=tmp_path / "run")
-    row = result(evaluate(config).summary, "none", "length")
-    # "4" loses to a longer answer, then it ties with three as long: best of four
-    assert row["by_category"]["chat"]["value"] == 0.0
-    assert row["by_category"]["math"]["value"] == (0 + 0.25) / 2
-    assert row["accuracy"]["n"] == 3
-
-
 def scored(write_jsonl: Write, tmp_path: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What `length` gets: an answer is right if it is the longer one."""
     numbered = [{"id": n, "prompt": f"{n}?", **row} for n, row in enumerate(rows)]

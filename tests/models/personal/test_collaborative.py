@@ -10,9 +10,10 @@ import orjson
 import pytest
 
 import prb
+from prb.data.votes import votes_of
 from prb.errors import BadInput
 from prb.models import MODELS
-from prb.models.personal.collaborative import factorize, ratings_of, votes_of
+from prb.models.personal.collaborative import factorize, ratings_of
 from prb.types import Ask, Choice, Post, Query
 from tests.conftest import make_row
 

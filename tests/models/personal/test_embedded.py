@@ -23,13 +23,3 @@ def test_the_recorded_scores_are_those_of_the_embedded_head() -> None:
     record = recorded.recall(pair.id, "profile")
     assert isinstance(record, Record)
     assert head.score([Ask(query, answer) for answer in pair.answers]) == pytest.approx(list(record.scores), rel=1e-4)
-
-
-def test_every_row_of_test_and_restraint_is_recorded_under_three_conditions() -> None:
-    recorded = MODELS.make("personal-recorded")
-    assert isinstance(recorded, Recorded)
-    for pair in [*load_pairs("mirror", split="test"), *load_pairs("mirror", split="restraint")]:
-        for condition in ("none", "profile", "shuffled"):
-            record = recorded.recall(pair.id, condition)
-            assert isinstance(record, Record)
-            assert len(record.scores) == len(pair.answers)

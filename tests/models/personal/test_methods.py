@@ -37,11 +37,6 @@ def test_swapping_the_labels_costs_the_margin(margins: list[float]) -> None:
     assert float(bradley_terry(-m) - bradley_terry(m)) == pytest.approx(float(m.mean()), abs=1e-9)
 
 
-def test_the_kl_of_the_prior_is_zero_and_of_a_shifted_one_half_its_square() -> None:
-    assert float(gaussian_kl(torch.zeros(4), torch.zeros(4))) == 0
-    assert float(gaussian_kl(torch.tensor([2.0]), torch.zeros(1))) == pytest.approx(2.0)
-
-
 def test_a_kl_agrees_with_torch_distributions() -> None:
     from torch.distributions import Normal, kl_divergence
 
@@ -185,7 +180,7 @@ def test_a_closed_form_method_equals_a_second_solver() -> None:
 
     method = METHODS.make("light?c=0.05")
     pairs = some_pairs(method, rows=40, size=3)
-    solved = method.solve(pairs)["weights"]
+    solved = method.solve([pairs])["weights"]
     rows = method.reward({"weights": np.eye(7)}, pairs.view, pairs.chosen)
     rows = rows - method.reward({"weights": np.eye(7)}, pairs.view, pairs.rejected)
 
@@ -228,21 +223,9 @@ def test_new_users_of_conflicting_groups_are_scored_nearly_as_well_as_possible(u
     assert accuracy(users, learned, shown, scored) > 0.9 * users.best
 
 
-@pytest.mark.parametrize("name", ["profile-mlp", "light"])
-def test_plain_heads_learn_something_about_the_user_from_posts(users: Users, name: str) -> None:
-    learned, shown, scored = trained(users, name)
-    assert accuracy(users, learned, shown, scored) > 0.65
-
-
 def test_a_user_blind_model_stays_at_chance_on_conflicting_groups(users: Users) -> None:
     learned, shown, scored = trained(users, "bt")
     assert accuracy(users, learned, shown, scored) == pytest.approx(0.5, abs=0.06)
-
-
-@pytest.mark.parametrize("name", ["lore", "pal", "vpl"])
-def test_without_labeled_pairs_new_users_are_all_the_same(users: Users, name: str) -> None:
-    learned, _, scored = trained(users, name)
-    assert accuracy(users, learned, scored[:0], scored) == pytest.approx(0.5, abs=0.06)
 
 
 @pytest.mark.parametrize("name", ["bilinear?sharp=0", "lore", "pal"])
@@ -268,9 +251,7 @@ def test_vpl_latents_separate_the_groups_and_all_units_are_counted(users: Users)
     assert learned.report["active_units"] >= 2
 
 
-def test_the_code_of_a_user_depends_on_no_other_users_pairs(users: Users) -> None:
-    learned, shown, _ = trained(users, "lore")
-    user = users.examples.user
-    together = fitted_codes(learned.head, users.examples, shown)
-    alone = fitted_codes(learned.head, users.examples, shown[user[shown] == 95])
-    np.testing.assert_allclose(together[95], alone[95], atol=1e-6)
+@pytest.mark.parametrize("name", ["profile-mlp", "light"])
+def test_plain_heads_learn_something_about_the_user_from_posts(users: Users, name: str) -> None:
+    learned, shown, scored = trained(users, name)
+    assert accuracy(users, learned, shown, scored) > 0.65

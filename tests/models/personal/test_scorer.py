@@ -27,8 +27,8 @@ POSTS = (Post("1", "", "I love short answers about bread"), Post("2", "", "Train
 ASK = Ask(Query(question="What bread should I bake?", user="ann", posts=POSTS), "Bake rye bread tonight.")
 
 
-def light_head(seed: int = 0) -> Head:
-    weights = np.random.default_rng(seed).standard_normal(2 * SIZE + 1).astype(np.float32).astype(np.float64)
+def light_head() -> Head:
+    weights = np.random.default_rng(0).standard_normal(2 * SIZE + 1).astype(np.float32).astype(np.float64)
     return Head("light", {"weights": weights}, Scaler.identity(SIZE), np.zeros(0))
 
 
@@ -48,28 +48,6 @@ def test_a_head_comes_back_from_disk_with_the_same_scores(tmp_path: Path) -> Non
     save(head, tmp_path / "head", CARD)
     again = MODELS.make(f"personal?path={tmp_path / 'head'}")
     assert again.score([ASK]) == scorer(head).score([ASK])  # type: ignore[union-attr]
-    assert again.fingerprint != MODELS.make(f"personal?path={saved_other(tmp_path)}").fingerprint
-
-
-def saved_other(tmp_path: Path) -> Path:
-    save(light_head(1), tmp_path / "other", CARD)
-    return tmp_path / "other"
-
-
-def test_the_fingerprint_covers_every_file_of_a_head(tmp_path: Path) -> None:
-    save(lore_head(), tmp_path, CARD)
-    before = fingerprint(tmp_path)
-    for name in ("weights.safetensors", "card.json", "users.json"):
-        content = (tmp_path / name).read_bytes()
-        (tmp_path / name).write_bytes(content.replace(b"ann", b"bob") + b" ")
-        assert fingerprint(tmp_path) != before
-        (tmp_path / name).write_bytes(content)
-    assert fingerprint(tmp_path) == before
-
-
-def test_posts_matter_to_a_head_that_looks_at_them() -> None:
-    alone, told = scorer(light_head()).score([Ask(Query(question=ASK.query.question), ASK.answer), ASK])
-    assert alone != told
 
 
 def test_a_plan_is_read_in_the_place_of_posts() -> None:
@@ -84,13 +62,6 @@ def test_known_users_differ_and_new_users_are_all_the_same() -> None:
     known, stranger, unknown = scorer(lore_head()).score([Ask(query, "An answer") for query in queries])
     assert known != stranger
     assert stranger == unknown  # bit for bit: this method does not use posts
-
-
-def test_codes_from_labeled_pairs_replace_what_training_knew() -> None:
-    pytest.importorskip("torch", reason="needs the torch extra")
-    swapped = scorer(lore_head(), codes={"bob": np.array([3.0, -3.0])})
-    ann, bob = (swapped.score([Ask(Query(question="q", user=user), "An answer")])[0] for user in ("ann", "bob"))
-    assert ann == bob
 
 
 def test_past_choices_tell_a_head_with_codes_who_asks_and_others_ignore_them() -> None:
@@ -110,15 +81,6 @@ def test_past_choices_tell_a_head_with_codes_who_asks_and_others_ignore_them() -
     assert margin(lore, choices=choices) == told
     light = scorer(light_head())
     assert margin(light, choices=choices) == margin(light)
-
-
-def test_a_code_does_not_depend_on_who_else_is_asked_about() -> None:
-    pytest.importorskip("torch", reason="needs the torch extra")
-    histories = [tuple(Choice(f"Which, {n} or {k}?", f"This {n}.", "That.") for k in range(n)) for n in (1, 3, 2)]
-    asks = [Ask(Query(question="q", choices=history), "An answer") for history in histories]
-    together = scorer(lore_head()).score(asks)
-    alone = [scorer(lore_head()).score([ask])[0] for ask in asks]
-    assert together == pytest.approx(alone, abs=1e-12)
 
 
 def test_a_folder_without_a_head_and_other_features_are_refused(tmp_path: Path) -> None:
@@ -178,3 +140,23 @@ def test_a_light_head_needs_no_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False")
+
+
+def test_the_fingerprint_covers_every_file_of_a_head(tmp_path: Path) -> None:
+    save(lore_head(), tmp_path, CARD)
+    before = fingerprint(tmp_path)
+    for name in ("weights.safetensors", "card.json", "users.json"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content.replace(b"ann", b"bob") + b" ")
+        assert fingerprint(tmp_path) != before
+        (tmp_path / name).write_bytes(content)
+    assert fingerprint(tmp_path) == before
+
+
+def test_a_code_does_not_depend_on_who_else_is_asked_about() -> None:
+    pytest.importorskip("torch", reason="needs the torch extra")
+    histories = [tuple(Choice(f"Which, {n} or {k}?", f"This {n}.", "That.") for k in range(n)) for n in (1, 3, 2)]
+    asks = [Ask(Query(question="q", choices=history), "An answer") for history in histories]
+    together = scorer(lore_head()).score(asks)
+    alone = [scorer(lore_head()).score([ask])[0] for ask in asks]
+    assert together == pytest.approx(alone, abs=1e-12)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from prb.data.load import History
 from prb.data.source import MemorySource, Source
 from prb.evaluation.conditions import Built, QueryBuilder
-from prb.evaluation.metrics import Rows
+from prb.evaluation.metrics import POINTS, Rows, contrast
 from prb.hooks import RunResult
 from prb.summary import Condition, Metric
-from prb.types import Ask, Estimate, Item, Query, Scorer
+from prb.types import Ask, Estimate, Item, Scorer
 
 
 class Briefest:
@@ -50,7 +53,8 @@ def _row(n: int) -> dict[str, object]:
 
 
 def _confident(rows: Rows) -> Estimate:
-    return rows.share((rows.margin > 10).astype(float))
+    """Rows without an answer, such as failures, stay NaN, so that they do not count as lost."""
+    return rows.share(np.where(rows.counted, rows.margin > 10, np.nan))
 
 
 confident = Metric(
@@ -58,8 +62,19 @@ confident = Metric(
 )
 
 
-def _newest(_builder: QueryBuilder, item: Item, _plan: object) -> Built:
-    return Built(Query(question=item.question, user=item.user, posts=tuple(item.profile[-1:])))
+def _newest(builder: QueryBuilder, item: Item, _plan: object) -> Built:
+    """`with_history` keeps the conversation, honors `--history`, and leaves out posts that give the label away."""
+    return builder.with_history(item, item.user, History(item.profile[-1:]))
 
 
 newest = Condition(name="newest", shows="the newest post", build=_newest, color="#5b3fd0", dark="#8f7bff", mark="X")
+
+
+recency_gain = Metric(
+    key="recency_gain",
+    label="recency gain",
+    says="accuracy under newest minus accuracy under none",
+    of=contrast,
+    needs=("newest", "none"),
+    **POINTS,
+)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import orjson
 import pytest
 import yaml
 
-import prb
-from prb.errors import BadInput, MissingExtra
+from prb.cli import run as cli
+from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.formats import ExportConfig, export, file_names, model_id
+from prb.reporting import formats
+from prb.reporting.formats import ExportConfig, export, file_names, model_id, write_file
 from prb.reporting.site import ReportConfig, report_tables
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
@@ -88,6 +90,7 @@ def test_every_eval_ever_takes_record_and_samples(run: Path, tmp_path: Path, tex
     files = exported(run, tmp_path, "every-eval-ever?organization=Example Lab", texts=texts)
     samples = [orjson.loads(line) for line in files[0].read_bytes().splitlines()]
     record = orjson.loads(files[1].read_bytes())
+    assert str(run.parent) not in files[1].read_text("utf-8"), "a record for others names no folder of this machine"
     assert record["detailed_evaluation_results"]["file_path"] == files[0].relative_to(tmp_path).as_posix()
     results = {result["evaluation_result_id"]: result for result in record["evaluation_results"]}
     credits: dict[str, list[float]] = {}
@@ -142,16 +145,6 @@ def test_inspect_reads_its_logs(run: Path, tmp_path: Path) -> None:
     assert read_eval_log(str(again[0])).samples[0].input == first.samples[0].id
 
 
-def test_inspect_without_its_library_is_one_line(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
-    monkeypatch.setitem(sys.modules, "inspect_ai", None)
-    with pytest.raises(MissingExtra, match=r"\[inspect\]"):
-        exported(run, tmp_path / "out", "inspect")
-    assert not (tmp_path / "out").exists()
-
-
 def test_tables_have_one_number_per_cell_and_all_numbers_of_the_summary(run: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="needs the pandas extra")
     comma = {path.stem: pandas.read_csv(path) for path in exported(run, tmp_path, "csv")}
@@ -177,6 +170,19 @@ def test_tables_have_one_number_per_cell_and_all_numbers_of_the_summary(run: Pat
     assert outcomes[outcomes.model == "judge"].score_1.isna().all()
 
 
+def test_a_contrast_whose_metric_is_not_installed_is_exported_without_a_condition(run: Path, tmp_path: Path) -> None:
+    summary = summary_of(run)
+    summary["contrasts"][0]["kind"] = "of_a_package"
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    (copied / "summary.json").write_bytes(orjson.dumps(summary))
+    with exported(copied, tmp_path / "out", "csv")[0].open(newline="") as file:
+        conditions = {row["metric"]: row["condition"] for row in csv.DictReader(file)}
+    assert (conditions["of_a_package"], conditions["gain"]) == ("", "profile")
+    table = report_tables(ReportConfig(runs=(copied,), format="csv"))
+    assert "of_a_package" not in table
+
+
 def test_ratings_are_exported_as_tables(write_jsonl: Write, tmp_path: Path) -> None:
     rows = [make_row(n, user="u", answer="x" * n, rating=n / 10, chosen=None, rejected=None) for n in range(1, 8)]
     config = settings(write_jsonl(rows), tmp_path / "run", task="ratings", condition=("none",))
@@ -190,16 +196,6 @@ def test_ratings_are_exported_as_tables(write_jsonl: Write, tmp_path: Path) -> N
     assert skill["metric_config"]["min_score"] == "-Infinity"
     with pytest.raises(BadInput, match="no pairs"):
         exported(tmp_path / "run", tmp_path / "out", "inspect")
-
-
-def test_the_same_run_gives_the_same_bytes_and_leaves_other_files_alone(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "note.txt").write_text("mine")
-    copy = Path(shutil.copytree(run, tmp_path / "copy" / "run"))
-    os.utime(copy / "summary.json", (1_760_492_095, 1_760_492_095))
-    for to in ("csv", "parquet", "every-eval-ever?date=2026-01-31", "hf?date=2026-01-31&dataset=owner/mirror"):
-        first = [path.read_bytes() for path in exported(run, tmp_path, to)]
-        assert [path.read_bytes() for path in exported(copy, tmp_path, to)] == first
-    assert (tmp_path / "note.txt").read_text() == "mine"
 
 
 def test_no_cell_of_a_csv_file_is_a_formula_and_numbers_stay_numbers(write_jsonl: Write, tmp_path: Path) -> None:
@@ -225,10 +221,24 @@ def is_number(text: str) -> bool:
         return False
 
 
-def test_from_python_an_export_is_a_list_of_paths_in_the_run(run: Path) -> None:
-    paths = prb.export(run, to="csv", quiet=True)
-    assert paths[0] == run / "export" / "csv" / "estimates.csv"
-    assert prb.open_run(run).summary["results"]
+def test_a_format_is_one_file_and_its_registration(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("prb.reporting.formats.mine")
+    vars(module)["write"] = lambda exported, out: [write_file(out / "mine.txt", exported.about.name.encode())]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(formats.FORMATS, "mine", formats.Format("`mine`", "mine"))
+    assert [path.name for path in exported(run, tmp_path, "mine")] == ["mine.txt"]
+    with pytest.raises(BadInput, match="mine"):
+        exported(run, tmp_path, "mime")
+
+
+def test_help_and_docs_name_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli(["export", "--help"])
+    text = capsys.readouterr().out
+    assert [name for name in formats.FORMATS if f"`{name}" not in text] == []
+    page = (Path(__file__).parents[3] / "docs" / "report.md").read_text("utf-8")
+    table = page.partition("| format | what it holds |")[2]
+    assert [name for name in formats.FORMATS if f"`{name}`" not in table] == []
 
 
 def test_what_is_no_finished_evaluation_is_refused(run: Path, tmp_path: Path) -> None:

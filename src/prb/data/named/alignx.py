@@ -1,8 +1,7 @@
 """AlignX (arXiv 2503.15463): 1.3 million preferences of Reddit users, each with comments and earlier preferences.
 
-Every row carries its user along: a description, comments on other posts, and pairs they preferred elsewhere. The
-benchmark files beside it are read too: P-Soups (`profile` instead of a history) and AlignXplore (`responseA`,
-`responseB`, `answer`).
+Every row carries its user along: a description, comments on other posts, and pairs they preferred elsewhere. P-Soups,
+a benchmark file beside it, has `profile` instead.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from prb.data.schema import BadRow, ConvertedSource, field, pair, posts, spec_name, text
-from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
+from prb.data.schema import ConvertedSource, pair, posts, spec_name, text
+from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, open_rows
 
 
 @DATASETS.register("alignx")
@@ -28,12 +27,6 @@ def _alignx_row(row: Row, at: RawRow) -> Iterator[RawRow]:
             raise BadRow(f"`{name}` must be a list of objects")
         return value
 
-    chosen, rejected = "chosen", "rejected"
-    if "responseA" in row:
-        answer = str(field(row, "answer")).strip().removeprefix("Response ").upper()
-        if answer not in ("A", "B"):
-            raise BadRow(f"`answer` is {row['answer']!r}; must be Response A or Response B")
-        chosen, rejected = f"response{answer}", f"response{'B' if answer == 'A' else 'A'}"
     row_id = str(row.get("id") or f"{at.place.rsplit('.', 1)[0]}-{at.line}")
     descriptions = [str(row[key]) for key in ("Demographic Information", "profile") if row.get(key)]
     comments = [f"{text(c, 'prompt')}\n\n{text(c, 'comment')}" for c in objects("User-Generated Content")]
@@ -43,8 +36,8 @@ def _alignx_row(row: Row, at: RawRow) -> Iterator[RawRow]:
         id=row_id,
         user=row_id,
         question=text(row, "prompt"),
-        chosen=text(row, chosen),
-        rejected=text(row, rejected),
+        chosen=text(row, "chosen"),
+        rejected=text(row, "rejected"),
         category="alignx",
         profile=[*posts(descriptions, f"{row_id}-about", "about"), *posts(comments, row_id, "comment")],
         choices=[

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prb.data.schema import (
-    BadRow,
     about,
     conversation,
     converted,
@@ -31,7 +30,7 @@ from prb.data.schema import (
     text,
     turns,
 )
-from prb.data.source import DATASETS, READERS, RawRow, Row, Source, file_source, open_rows
+from prb.data.source import DATASETS, READERS, BadRow, RawRow, Row, Source, file_source, open_rows
 from prb.data.votes import Size, Vote, VoteSource, Voting, ranks_by
 from prb.errors import BadInput
 
@@ -47,17 +46,16 @@ NO_REPLY = frozenset({"", "EMPTY STRING", "ERROR"})
 
 
 @DATASETS.register("prism")
-def prism(path: str, turns: Literal["all", "opening"] = "all", history: Size = 16) -> Source:
+def prism(path: str, history: Size = 16) -> Source:
     """Users' own ratings of replies, turn by turn: path=FOLDER with conversations.jsonl and survey.jsonl, or hub:…."""
     conversations = main_file(path, "prism", "conversations.jsonl")
-    name, convert = spec_name(prism, path, turns=turns, history=history), Prism(conversations, turns).votes
+    name, convert = spec_name(prism, path, history=history), Prism(conversations).votes
     return VoteSource(name, file_source(conversations), convert, Voting(history=history))
 
 
 @dataclass(frozen=True)
 class Prism:
     path: Path
-    turns: Literal["all", "opening"]
 
     @cached_property
     def _surveys(self) -> dict[str, Row]:
@@ -89,8 +87,6 @@ class Prism:
         profile = [{"id": f"{user}-{key}", "category": "survey", "text": str(survey[key])} for key in known]
         profile += [post for place, post in self._posts.get(user, []) if place != origin]
         for turn, context, question, replies in _prism_turns(row):
-            if turn and self.turns == "opening":
-                return
             yield Vote(
                 at=at,
                 id=f"{origin}-t{turn}",
@@ -247,19 +243,16 @@ class CoVal:
         return facts_of
 
     def votes(self, row: Row, at: RawRow) -> Iterator[Vote]:
-        prompt, metadata = field(row, "prompt"), field(row, "metadata")
-        if not isinstance(prompt, dict) or not isinstance(metadata, dict):
-            raise BadRow(f"`{'metadata' if isinstance(prompt, dict) else 'prompt'}` must be an object")
-        asked = conversation(field(prompt, "messages"), "prompt.messages")
+        asked = conversation(field(field(row, "prompt"), "messages"), "prompt.messages")
         replies = {
             identifier(reply, "response_index"): turns(field(reply, "messages"), "responses.messages")[-1]["text"]
             for reply in items(row, "responses")
         }
-        for n, assessment in enumerate(items(metadata, "assessments")):
+        for n, assessment in enumerate(items(field(row, "metadata"), "assessments")):
+            user = identifier(assessment, "annotator_id")
             ranks = _coval_ranks(assessment, self.block, replies.keys())
             if len(ranks) < 2:
                 continue
-            user = identifier(assessment, "annotator_id")
             facts = self._demographics.get(user, {})
             yield Vote(
                 at=at,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from prb.data.check import CATEGORIES
-from prb.data.schema import BadRow, converted, identifier, number, spec_name, split_of, text
-from prb.data.source import DATASETS, SPLITS, RawRow, Row, Source, dict_row, open_rows
+from prb.data.schema import converted, identifier, number, spec_name, split_of, text
+from prb.data.source import DATASETS, SPLITS, BadRow, RawRow, Row, Source, dict_row, open_rows
 from prb.data.votes import Vote, one_or_all, ranks_by
 
 _SPLIT_IN_ID = re.compile(r"\d+_([012])_\d+")
@@ -54,7 +54,13 @@ class LampQA:
         """The `category` of a row is its forum; the benchmark's category is in the name of the file or folder."""
         row_id = identifier(row, "id")
         category = next((c for c in CATEGORIES if c in at.place), None)
-        known = row | ({"category": category} if category else {})
+        known = {
+            **row,
+            **({"category": category} if category else {}),
+            "profile": _objects(row, "profile", "text"),
+            "rubric_aspects": _objects(row, "rubric_aspects", "aspect"),
+            "narrative": row.get("narrative") or "",
+        }
         if self.answers is None:
             yield dict_row(at.place, at.line, known)
             return
@@ -74,9 +80,6 @@ class LampQA:
                 **known,
                 "id": row_id,
                 "question": question,
-                "profile": _objects(row, "profile", "text"),
-                "rubric_aspects": _objects(row, "rubric_aspects", "aspect"),
-                "narrative": row.get("narrative") or "",
                 "category": known.get("category") or "LaMP-QA",
                 **({"split": SPLITS[int(in_id[1])]} if in_id else split_of(row)),
                 "chosen": one_or_all(best),

@@ -16,8 +16,8 @@ from typing import Annotated
 from pydantic import Field
 
 from prb.config import Count
-from prb.data.schema import BadRow, number, spec_name, text
-from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
+from prb.data.schema import number, spec_name, text
+from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, open_rows
 from prb.data.votes import Vote, VoteSource, Voting, ranks_by
 from prb.hashing import draw
 

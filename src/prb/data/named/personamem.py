@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 
 from prb.data.schema import (
-    BadRow,
     ConvertedSource,
     conversation,
     field,
@@ -28,14 +27,14 @@ from prb.data.schema import (
     pair,
     posts,
     spec_name,
+    table,
     text,
     turns,
 )
-from prb.data.source import DATASETS, RawRow, Row, Source, file_source
+from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, file_source
 from prb.errors import BadInput
 
 OPTION = re.compile(r"^\(([a-z])\)\s*", re.IGNORECASE)
-_CONTEXT_ID = re.compile(rb'\s*\{\s*"([^"]+)"\s*:')
 
 
 @DATASETS.register("personamem")
@@ -77,8 +76,8 @@ class PersonaMem:
         if not end.isdecimal() or len(end) > 9:
             raise BadRow("`end_index_in_shared_context` must be an integer")
         name, user = identifier(row, "shared_context_id"), f"persona{identifier(row, 'persona_id')}"
-        if name not in self._offsets:
-            raise BadRow(f"`shared_context_id` {name!r} is not in {self._contexts.name}")
+        if name not in self._chats:
+            raise BadRow(f"`shared_context_id` {name!r} is not in the file of shared contexts")
         return pair(
             at,
             id=identifier(row, "question_id"),
@@ -88,7 +87,7 @@ class PersonaMem:
             rejected=list(options.values()),
             category=text(row, "question_type"),
             topic=row.get("topic"),
-            **self._history(_read_chat(self._contexts, name, self._offsets[name])[: int(end)], user),
+            **self._history(self._chats[name], user, int(end)),
         )
 
     def _version_2(self, row: Row, at: RawRow) -> RawRow:
@@ -99,6 +98,10 @@ class PersonaMem:
         path = next((p / chat for p in self.path.parents[:4] if (p / chat).is_file()), None)
         if path is None or Path(chat).is_absolute() or ".." in Path(chat).parts:
             raise BadRow(f"`{link}` {chat!r} does not exist")
+        try:
+            chats = orjson.loads(path.read_bytes())
+        except orjson.JSONDecodeError:
+            raise BadRow(f"{chat} is broken JSON") from None
         preference = str(row.get("preference") or "")
         return pair(
             at,
@@ -112,43 +115,17 @@ class PersonaMem:
             rubric_aspects=[{"aspect": preference}] if preference else [],
             narrative=preference,
             groups={key: str(row[key]) for key in ("updated", "who") if row.get(key)},
-            **self._history(_read_chat(path, "chat_history"), user),
+            **self._history(chats.get("chat_history") if isinstance(chats, dict) else chats, user),
         )
 
-    def _history(self, chat: Any, user: str) -> dict[str, Any]:
-        messages = [turn for turn in turns(chat, "chat history") if turn["text"].strip()]
+    def _history(self, chat: Any, user: str, end: int | None = None) -> dict[str, Any]:
+        messages = [turn for turn in turns(chat, "chat history")[:end] if turn["text"].strip()]
         if self.chat == "context":
             return {"context": messages}
         return {"profile": posts([turn["text"] for turn in messages if turn["role"] != "assistant"], user, "chat")}
 
-    @property
-    def _contexts(self) -> Path:
-        return self.path.with_name(self.path.stem.replace("questions", "shared_contexts") + ".jsonl")
-
     @cached_property
-    def _offsets(self) -> dict[str, int]:
-        """Where the line of each shared context begins."""
-        if not self._contexts.is_file():
-            raise BadInput(f"dataset 'personamem': {self._contexts} does not exist")
-        offsets, at = {}, 0
-        with self._contexts.open("rb") as file:
-            for line in file:
-                if match := _CONTEXT_ID.match(line):
-                    offsets[match[1].decode()] = at
-                at += len(line)
-        return offsets
-
-
-@lru_cache(maxsize=2)  # several questions in a row share one
-def _read_chat(path: Path, name: str, offset: int | None = None) -> list[Any]:
-    """The messages of a chat: a line of a file, or a file of its own, which may hold nothing but them."""
-    with path.open("rb") as file:
-        file.seek(offset or 0)
-        try:
-            chat = orjson.loads(file.read() if offset is None else file.readline())
-        except orjson.JSONDecodeError:
-            raise BadRow(f"the chat {name!r} in {path.name} is broken JSON") from None
-    messages = chat.get(name) if isinstance(chat, dict) else chat
-    if not isinstance(messages, list):
-        raise BadRow(f"the chat {name!r} in {path.name} must be a list of messages")
-    return messages
+    def _chats(self) -> dict[str, Any]:
+        """The shared contexts by id."""
+        path = self.path.with_name(self.path.stem.replace("questions", "shared_contexts") + ".jsonl")
+        return {name: chat for row in table(path) for name, chat in row.items()}

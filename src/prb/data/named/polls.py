@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from prb.data.pull import pulled
-from prb.data.schema import about, folder_of, number, spec_name, table
-from prb.data.source import DATASETS, Source
-from prb.data.votes import Ballot, PollSource, PollVoting, collect, user_split
+from prb.data.schema import about, folder_of, identifier, number, spec_name, table, text
+from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, file_source
+from prb.data.votes import Ballot, PollSource, PollVoting, Vote, VoteSource, Voting, collect, user_split
 from prb.errors import BadInput, unknown
 
 # Open data of Polis (compdemocracy.org/polis, CC BY 4.0): thousands of people voting on each other's statements.
@@ -103,14 +104,21 @@ def global_dialogues(path: str, voting: PollVoting) -> Source:
     )
 
 
-def _dialogue_ballots(folder: Path, name: str) -> Iterator[Ballot]:
+def _thoughts(folder: Path, name: str) -> dict[str, Row]:
+    """Answers to open questions, by id."""
     needed = "Question Text", "Thought ID", "Thought Text"
-    thoughts = {row["Thought ID"]: row for row in table(folder / f"{name}_verbatim_map.csv", *needed)}
-    facts_of: dict[str, dict[str, str]] = {}
-    participants = folder / f"{name}_participants.csv"
-    for row in table(participants, "Participant Id") if participants.is_file() else ():
-        # opening questions: language, age, gender, place, concern, religion, country
-        facts_of[row["Participant Id"]] = {key: value for key, value in list(row.items())[2:8] if value}
+    return {row["Thought ID"]: row for row in table(folder / f"{name}_verbatim_map.csv", *needed)}
+
+
+def _facts(folder: Path, name: str) -> dict[str, dict[str, str]]:
+    """By person, what they chose in the opening questions: language, age, gender, place, concern, religion, country."""
+    file = folder / f"{name}_participants.csv"
+    people = table(file, "Participant Id") if file.is_file() else ()
+    return {row["Participant Id"]: {key: value for key, value in list(row.items())[2:8] if value} for row in people}
+
+
+def _dialogue_ballots(folder: Path, name: str) -> Iterator[Ballot]:
+    thoughts, facts_of = _thoughts(folder, name), _facts(folder, name)
     path = folder / f"{name}{BINARY}"
     for row in table(path, "Participant ID", "Thought ID", "Vote"):
         thought, vote = thoughts.get(row["Thought ID"]) or {}, VOTES.get((row["Vote"] or "").strip().lower())
@@ -125,6 +133,68 @@ def _dialogue_ballots(folder: Path, name: str) -> Iterator[Ballot]:
             raise BadInput(f"{path}: `Timestamp` must be an ISO date and time, not {row['Timestamp']!r}") from None
         user, facts = f"{name}-{row['Participant ID']}", facts_of.get(row["Participant ID"], {})
         yield Ballot(name, question, user, item, vote, time, user_split(user), about(user, facts), facts)
+
+
+# `GD<N>_preference.csv` holds one choice between two answers per row: one of them, or both, or neither.
+
+PREFERENCE = "_preference.csv"
+PREFERRED = {"thought a": (0, 1), "thought b": (1, 0), "i agree with both": (0, 0), "i disagree with both": (0, 0)}
+
+
+@DATASETS.register("global-dialogues-preferences")
+def global_dialogues_preferences(path: str, voting: Voting) -> Source:
+    """Of two answers of others the one that a person preferred: path=FOLDER with GD<N>_preference.csv."""
+    folder = folder_of(path, "global-dialogues-preferences")
+    if not (files := sorted(folder.glob(f"*{PREFERENCE}"))):
+        raise BadInput(f"dataset 'global-dialogues-preferences': {folder} holds no file GD<N>{PREFERENCE}")
+    name = spec_name(global_dialogues_preferences, path, voting)
+    return VoteSource(name, Preferences(name, files), _preference, voting)
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """The rows of the files, with the texts and the person that they name."""
+
+    name: str
+    files: Sequence[Path]
+
+    def rows(self) -> Iterator[RawRow]:
+        for file in self.files:
+            dialogue = file.name.removesuffix(PREFERENCE)
+            thoughts, facts = _thoughts(file.parent, dialogue), _facts(file.parent, dialogue)
+            for row in file_source(file).rows():
+                if isinstance(row.data, dict):
+                    sides = [thoughts.get(row.data.get(f"Thought {side} ID") or "") for side in "AB"]
+                    known = {
+                        "dialogue": dialogue,
+                        "sides": sides,
+                        "facts": facts.get(row.data.get("Participant ID") or ""),
+                    }
+                    yield row._replace(data={**row.data, **known})
+                else:
+                    yield row
+
+
+def _preference(row: Row, at: RawRow) -> Iterator[Vote]:
+    user, vote = identifier(row, "Participant ID"), text(row, "Vote").strip().lower()
+    if (ranks := PREFERRED.get(vote)) is None:
+        raise BadRow(f"`Vote` is {row['Vote']!r}; known are {', '.join(PREFERRED)}")
+    answers = [((side or {}).get("Thought Text") or "").strip() for side in row["sides"]]
+    question = ((row["sides"][0] or {}).get("Question Text") or "").strip()
+    if not question or not all(answers):
+        return  # an answer that was removed
+    name, facts = f"{row['dialogue']}-{user}", row["facts"] or {}
+    yield Vote(
+        at=at,
+        id=f"{row['dialogue']}-{at.line}",
+        user=name,
+        question=question,
+        answers=answers,
+        ranks=ranks,
+        profile=about(name, facts),
+        category=row["dialogue"],
+        groups=facts,
+    )
 
 
 # PluriHarms (Li et al., ICLR 2026): 100 people rating how harmful 150 requests to an AI assistant are, from 0 to 100.

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from prb.data.schema import BadRow, converted, field, folder_of, items, pair, posts, spec_name, text
-from prb.data.source import DATASETS, RawRow, Row, Source, file_source
+from prb.data.schema import converted, field, folder_of, items, pair, posts, spec_name, text
+from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, file_source
 from prb.errors import BadInput
 
 OPTIONS = "mcq_options"

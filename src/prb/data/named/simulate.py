@@ -16,12 +16,14 @@ from functools import cache
 from importlib.resources import files
 from random import Random
 from statistics import NormalDist
-from typing import Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import Field
 
+from prb.config import Count, NonNegative, Share, Size
 from prb.data.source import DATASETS, RawRow, Row, Source, dict_row
 from prb.errors import BadSpec
 from prb.prompts import fill
@@ -63,17 +65,15 @@ class Dice:
 class World:
     """All settings of a simulated dataset."""
 
-    persons: int = 400
-    groups: int = 4
+    persons: Count = 400
+    groups: Annotated[int, Field(ge=1, le=2 * len(ATTRIBUTES))] = 4
     """Two per axis, with opposite tastes; 1 is a world without conflict."""
-    pairs: int = 8
+    pairs: Count = 8
     """Labeled pairs per user."""
-    posts: int = 6
-    choices: int = 0
-    """Past choices per user, made like the pairs and not among them."""
-    noise: float = 0.25
+    posts: Size = 6
+    noise: NonNegative = 0.25
     """Temperature of the Bradley-Terry choice; 0 always picks the better answer."""
-    individual: float = 0.0
+    individual: Share = 0.0
     """Share of a taste that is the user's own, 0 to 1: at 0 all of a group share one taste."""
     mirror: bool = False
     """Two users of opposite taste get the same questions and answers, with the labels swapped."""
@@ -82,17 +82,11 @@ class World:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        most, fewest = 2 * len(ATTRIBUTES), 3 if self.split == "seen" else 1
-        paired = 2 <= self.groups <= most and self.groups % 2 == 0
         balanced = f"a multiple of {self.block}, to balance opposite tastes"
         rules = (
-            (self.groups == 1 or paired, f"groups must be 1 or an even number up to {most}, not {self.groups}"),
-            (self.persons > 0 and not self.persons % self.block, f"persons must be {balanced}, not {self.persons}"),
-            (self.pairs >= fewest, f"pairs must be at least {fewest} with split={self.split}, not {self.pairs}"),
-            (min(self.posts, self.choices) >= 0, "posts and choices must be at least 0"),
-            (not self.choices or self.split == "persons", "with split=seen a user's training rows are their choices"),
-            (0 <= self.noise < math.inf, f"noise must be finite and at least 0, not {self.noise}"),
-            (0 <= self.individual <= 1, f"individual must be between 0 and 1, not {self.individual}"),
+            (self.groups == 1 or self.groups % 2 == 0, f"groups must be 1 or an even number, not {self.groups}"),
+            (not self.persons % self.block, f"persons must be {balanced}, not {self.persons}"),
+            (self.pairs >= 3 or self.split != "seen", f"pairs must be at least 3 with split=seen, not {self.pairs}"),
             (not self.mirror or self.groups > 1, "mirror=true needs opposite tastes: groups must be at least 2"),
         )
         for holds, rule in rules:
@@ -132,12 +126,10 @@ class Simulated(NamedTuple):
         for user in range(world.persons):
             weights = taste(world, user)
             profile = posts(world, user, weights)
-            made = [row(world, contest(world, user, n, weights), weights) for n in range(world.pairs + world.choices)]
-            past = [{key: row[key] for key in ("question", "chosen", "rejected")} for row in made[world.pairs :]]
-            for pair in made[: world.pairs]:
+            for number in range(world.pairs):
                 line += 1
-                about: Row = {"profile": profile, "choices": past} if past else {"profile": profile}
-                yield dict_row("simulate", line, pair | about)
+                pair = row(world, contest(world, user, number, weights), weights)
+                yield dict_row("simulate", line, pair | {"profile": profile})
 
 
 # the truth

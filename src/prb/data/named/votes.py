@@ -17,7 +17,6 @@ from pydantic import Field
 
 from prb.data.schema import (
     SYNONYMS,
-    BadRow,
     about,
     are_messages,
     conversation,
@@ -33,7 +32,7 @@ from prb.data.schema import (
     text,
     turns,
 )
-from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
+from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, open_rows
 from prb.data.votes import Ballot, Poll, PollSource, PollVoting, Vote, VoteSource, collect
 from prb.errors import BadInput, BadSpec
 from prb.registry import Spec

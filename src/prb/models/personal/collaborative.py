@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,7 +21,7 @@ import numpy as np
 from scipy.special import expit
 
 from prb.config import Count, Positive
-from prb.data.votes import KINDS
+from prb.data.votes import votes_of
 from prb.hashing import text_digest
 from prb.models.personal.features import Features, features_of
 from prb.models.personal.head import CARD, FORMAT, WEIGHTS, fingerprint, read_arrays, read_card, write_arrays
@@ -76,21 +77,6 @@ class Factors:
     """Share of the variance of factors that words explain, by leave-one-out."""
 
 
-def votes_of(query: Query) -> dict[str, float]:
-    """What a query shows of the user's votes; a text with contradicting ones is left out."""
-    cast = [
-        (post.text.removeprefix(prefix), float(sign))
-        for sign, (_, prefix) in KINDS.items()
-        for post in query.posts
-        if post.text.startswith(prefix)
-    ]
-    cast += [vote for choice in query.choices for vote in ((choice.chosen, 1.0), (choice.rejected, -1.0))]
-    votes: dict[str, float] = {}
-    for text, sign in cast:
-        votes[text] = sign if votes.get(text, sign) == sign else 0.0
-    return {text: sign for text, sign in votes.items() if sign}
-
-
 def votes_by_user(pairs: Iterable[Pair]) -> dict[str, Votes]:
     """Every vote that rows show: histories, past choices, and the rows' own labels."""
     votes: dict[str, dict[str, float]] = {}
@@ -133,19 +119,25 @@ def factorize(ratings: Ratings, rank: int, prior: float, *, seed: int = 0) -> tu
 
 def _solve(row: Any, known: Floats, target: Floats, rows: int, ridge: Floats) -> Floats:
     """Ridge regressions side by side: of each row, on its own votes."""
-    size = known.shape[1]
-    products = (known[:, :, None] * known[:, None, :]).reshape(len(known), -1)
-    gram = np.stack([np.bincount(row, column, rows) for column in products.T], axis=1).reshape(rows, size, size)
-    right = np.stack([np.bincount(row, column * target, rows) for column in known.T], axis=1)
+    size, columns = known.shape[1], np.ascontiguousarray(known.T)
+    gram = np.empty((rows, size, size))
+    for a, b in combinations_with_replacement(range(size), 2):
+        gram[:, a, b] = gram[:, b, a] = np.bincount(row, columns[a] * columns[b], rows)
+    right = np.stack([np.bincount(row, column * target, rows) for column in columns], axis=1)
     return np.asarray(np.linalg.solve(gram + np.diag(ridge), right[:, :, None])[:, :, 0])
 
 
 def fit(ratings: Ratings, method: Collaborative, features: Features, *, seed: int = 0) -> Factors:
+    bias, items = factorize(ratings, method.rank, method.prior, seed=seed)
+    return with_words(bias, items, ratings.items, features)
+
+
+def with_words(bias: Floats, items: Floats, texts: Sequence[str], features: Features) -> Factors:
+    """Bias and factors of items, and how to predict those of others from their words."""
     from sklearn.linear_model import RidgeCV
 
-    bias, items = factorize(ratings, method.rank, method.prior, seed=seed)
     wanted = np.concatenate([bias[:, None], items[:, 1:]], axis=1)
-    words = np.asarray(features.texts(ratings.items), dtype=np.float64)
+    words = np.asarray(features.texts(texts), dtype=np.float64)
     model = RidgeCV(alphas=ALPHAS, scoring="r2").fit(words, wanted)
     return Factors(
         bias=bias,
@@ -206,6 +198,7 @@ class CollaborativeScorer:
 
 def save_factors(factors: Factors, items: Sequence[str], folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     """The card last: where it is, the model is complete."""
+    folder.mkdir(parents=True, exist_ok=True)
     write_arrays(folder, {"bias": factors.bias, "items": factors.items, "text": factors.text})
     whole = {"format": FORMAT, **card, "items": [text_digest(text) for text in items]}
     write_json(folder / CARD, whole)

@@ -14,7 +14,7 @@ costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
@@ -145,7 +145,8 @@ class Method:
             optimizer.step()
         return codes.detach()
 
-    def solve(self, pairs: Pairs) -> dict[str, Floats]:
+    def solve(self, parts: Iterable[Pairs]) -> dict[str, Floats]:
+        """`parts`: all pairs, some at a time, since the posts of all may not fit into memory."""
         raise NotImplementedError
 
     def teach(self, lessons: Sequence[Taught]) -> dict[str, Floats]:
@@ -235,11 +236,11 @@ class Light(Method):
     def shapes(self, size: int) -> dict[str, tuple[int, ...]]:
         return {"weights": (2 * size + 1,)}
 
-    def solve(self, pairs: Pairs) -> dict[str, Floats]:
+    def solve(self, parts: Iterable[Pairs]) -> dict[str, Floats]:
         """Every pair in both orders, without an intercept: the head cannot prefer a position."""
         from sklearn.linear_model import LogisticRegression
 
-        rows = self._describe(pairs.view, pairs.chosen) - self._describe(pairs.view, pairs.rejected)
+        rows = np.concatenate([self._describe(p.view, p.chosen) - self._describe(p.view, p.rejected) for p in parts])
         labels = np.r_[np.ones(len(rows)), np.zeros(len(rows))]
         model = LogisticRegression(C=self.c, fit_intercept=False, max_iter=1000, tol=1e-6)
         return {"weights": model.fit(np.r_[rows, -rows], labels).coef_[0]}

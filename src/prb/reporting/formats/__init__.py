@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from msgspec import to_builtins
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from prb import __version__
 from prb.config import Name, OutputConfig, Place, Positional, config
@@ -26,16 +26,37 @@ from prb.errors import BadInput, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias, typed_options
-from prb.reporting.format import inert
+from prb.reporting.format import PARTS, inert
 from prb.reporting.gather import EvaluationRun, dataset_of, explain_damage, inside, kind_of, read_run
 from prb.runs import OUTCOMES, read_lines, write_bytes
-from prb.summary import MAIN, METRICS, Contrast, DatasetSummary, Metric, Summary, UserTable
+from prb.summary import METRICS, Contrast, DatasetSummary, Metric, Summary, UserTable
 from prb.types import Estimate, Item
 from prb.work import chunks
 
-Format = Literal["hf", "every-eval-ever", "inspect", "csv", "parquet"]
-MODULES: dict[Format, str] = {"every-eval-ever": "every_eval_ever", "inspect": "inspect_log"}
-"""Formats with their own file, which has `write(run, out)`."""
+
+class Format(NamedTuple):
+    to: str
+    """How `--to` asks for it, with the options that it takes."""
+    module: str = ""
+    """Its own file, which has `write(run, out)`, and may write the texts of rows and replies."""
+
+
+FORMATS = {
+    "hf": Format(
+        "`hf?dataset=OWNER/NAME` (owner/name of the benchmark on the hub, unless the run used it from there; `url=…` "
+        "where the run can be seen)"
+    ),
+    "every-eval-ever": Format(
+        "`every-eval-ever?organization=…` (who ran it; `relationship=first_party`)", "every_eval_ever"
+    ),
+    "inspect": Format("`inspect`", "inspect_log"),
+    "csv": Format("`csv`"),
+    "parquet": Format("`parquet`"),
+}
+TO = f"""Format to write: {", ".join(form.to for form in FORMATS.values())}. `date=YYYY-MM-DD` is the day of the
+evaluation, for formats that hold one."""
+WITH_TEXTS = " and ".join(name for name, form in FORMATS.items() if form.module)
+TEXTS = f"Include questions, answers and replies of judges in {WITH_TEXTS}; without: ids and numbers."
 BENCHMARK = "personalized-rewardbench"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -53,37 +74,32 @@ class ExportOptions:
     relationship: Literal["first_party", "third_party", "collaborative", "other"] = "other"
     """How that organization is related to the models; part of every-eval-ever."""
     date: datetime.date | None = None
-    """Day of the evaluation; part of all but csv and parquet. Default: today where needed."""
+    """Day of the evaluation, for formats that hold one. Default: today where needed."""
 
 
-def _parse_format(text: str) -> tuple[Format, ExportOptions]:
+def _parse_format(text: str) -> tuple[str, ExportOptions]:
     spec = Spec.parse(text)
-    if spec.name not in get_args(Format):
-        raise unknown("format", spec.name, get_args(Format))
-    return cast(Format, spec.name), ExportOptions(**typed_options(ExportOptions, spec, "format"))
+    if spec.name not in FORMATS:
+        raise unknown("format", spec.name, FORMATS)
+    return spec.name, ExportOptions(**typed_options(ExportOptions, spec, "format"))
 
 
 @config
 class ExportConfig(OutputConfig):
-    """A finished evaluation in the format of the Hugging Face hub, every_eval_ever, inspect, CSV or Parquet."""
+    """A finished evaluation in a format that others read: the Hugging Face hub, other evaluation tools, tables."""
 
     verb: ClassVar[str] = "export"
     from_file: ClassVar[bool] = False
 
     run: Positional[Place]
     """Folder of a finished `prb evaluate`."""
-    to: Annotated[str, AfterValidator(lambda text: _parse_format(text) and text)]
-    """Format to write: `hf?dataset=OWNER/NAME` (owner/name of the benchmark on the hub, unless the run used it from
-    there; `url=…` where the run can be seen), `every-eval-ever?organization=…` (who ran it;
-    `relationship=first_party`), `inspect`, `csv` or `parquet`; all but the last two take `date=YYYY-MM-DD`, the day of
-    the evaluation."""
+    to: Annotated[str, AfterValidator(lambda text: _parse_format(text) and text), Field(description=TO)]
     out: Place | None = None
     """Folder to write to. Default: RUN/export/FORMAT. Files of the same name are replaced, others stay."""
-    texts: bool = True
-    """Include questions, answers and replies of judges in every-eval-ever and inspect; without: ids and numbers."""
+    texts: Annotated[bool, Field(description=TEXTS)] = True
 
     @property
-    def format(self) -> Format:
+    def format(self) -> str:
         return _parse_format(self.to)[0]
 
     @property
@@ -145,8 +161,8 @@ class ExportedRun:
                 if isinstance(value, Estimate) and value.value is not None and key in METRICS:
                     yield result.condition, METRICS[key], value
         for key, contrast in self.summary.contrasts_of(model).items():
-            if contrast.value is not None and contrast.n and key in METRICS:
-                yield METRICS[key].needs[0], METRICS[key], contrast
+            if contrast.value is not None and contrast.n and contrast.condition:
+                yield contrast.condition, METRICS[key], contrast
 
 
 def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]:
@@ -155,12 +171,12 @@ def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]
         raise BadInput(f"{settings.run} is not a run of `prb evaluate`; only those can be exported")
     evaluation = read_run(settings.run)
     write: Callable[[ExportedRun, Path], list[Path]] = write_hub_results if settings.format == "hf" else write_tables
-    if settings.format in MODULES:
-        write = import_module(f"{__name__}.{MODULES[settings.format]}").write
+    if module := FORMATS[settings.format].module:
+        write = import_module(f"{__name__}.{module}").write
     progress.begin(f"reading {settings.run}")
     outcomes = read_outcomes(settings.run)  # every line is checked before anything is made from it
     dataset = None
-    if settings.texts and settings.format in MODULES:
+    if settings.texts and module:
         dataset, missing = dataset_of([evaluation], outcomes.pairs, progress)
         if missing:
             progress.note(f"exported without texts: {missing}")
@@ -242,7 +258,6 @@ def write_hub_results(run: ExportedRun, out: Path) -> list[Path]:
 
 
 # --- csv and parquet: one number per cell ---
-PARTS = ("low", "high", "n", "failed", "ties", "p", "p_holm")
 WHOLE = frozenset({"n", "failed", "ties", "cut", "tokens", "leaks", "posts_shown", "choices_shown"})
 NUMBERS = frozenset({"estimate", "low", "high", "p", "p_holm", "credit", "margin", "seconds", "cost"})
 SLICES = {"by_category": "category", "by_tier": "tier"}
@@ -259,8 +274,10 @@ def write_tables(run: ExportedRun, out: Path) -> list[Path]:
 def _estimates(run: ExportedRun) -> Iterator[Row]:
     about = {"run": run.evaluation.folder.name, "dataset": run.about.name, "split": run.about.split}
     columns = ("group_by", "group", "estimate", *PARTS)
-    results = [(row.model, row.condition, row.as_json()) for row in run.summary.results]
-    results += [(row.model, MAIN, {row.kind: to_builtins(row)}) for row in run.summary.contrasts]
+    results: list[tuple[str, str | None, Row]] = [
+        (row.model, row.condition, row.as_json()) for row in run.summary.results
+    ]
+    results += [(row.model, row.condition, {row.kind: to_builtins(row)}) for row in run.summary.contrasts]
     for model, condition, result in results:
         for numbers in _numbers(result):
             metric = numbers.pop("metric")

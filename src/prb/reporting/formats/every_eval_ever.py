@@ -19,7 +19,7 @@ from msgspec import to_builtins
 from prb import __version__
 from prb.hashing import digest
 from prb.reporting.formats import BENCHMARK, ExportedRun, model_id, write_file
-from prb.summary import Contrast, Metric
+from prb.summary import Contrast, Metric, short_name
 from prb.types import Estimate, Item, Pair
 
 SCHEMA = "0.3.0"
@@ -68,7 +68,11 @@ def _record(run: ExportedRun, name: str, model: str, evaluation: str) -> dict[st
         "eval_library": {
             "name": "prb",
             "version": __version__,
-            "additional_details": {key: str(value) for key, value in settings.items() if key != "model"},
+            "additional_details": {
+                key: short_name(str(value)) if key == "dataset" else str(value)
+                for key, value in settings.items()
+                if key != "model"
+            },
         },
         "model_info": {
             "name": name,
@@ -118,7 +122,11 @@ def _source(run: ExportedRun) -> dict[str, Any]:
     details = {"fingerprint": about.fingerprint, "users": str(about.users), "clusters": str(about.clusters)}
     if run.hub is None:
         rows = {"split": about.split or "all", "rows": str(about.rows)}
-        return {"dataset_name": about.name, "source_type": "other", "additional_details": {**details, **rows}}
+        return {
+            "dataset_name": short_name(about.name),
+            "source_type": "other",
+            "additional_details": {**details, **rows},
+        }
     split = {"hf_split": about.split} if about.split else {}
     return {
         "dataset_name": run.hub[0].partition("/")[2],

@@ -65,7 +65,8 @@ function toggle(id) {
 document.addEventListener("keydown", (event) => {
   const target = event.target;
   const writing = target.matches("textarea, input[type=text], input[type=password]");
-  if (writing && event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); target.form.requestSubmit(); return; }
+  const form = target.form || work;
+  if (form && event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); form.requestSubmit(); return; }
   if (writing && event.key === "Escape") { target.blur(); return; }
   if (writing || event.ctrlKey || event.metaKey || event.altKey) return;
   const key = event.key.toLowerCase();

@@ -197,7 +197,7 @@
     });
     const svg = charts.plot({
       series: families(result).map((name, n) => ({ name, kind: name === "others" ? "none" : charts.series(n), join: false, points: points.filter((p) => p.family === name) })),
-      x: { label: x.name }, y: { label: y.name }, width: room(560), height: Math.min(380, 180 + room(560) / 3), title: `${x.name} against ${y.name}`, alt: `${x.name} against ${y.name} of ${result.models.length} models. ${claims.join("; ")}.`,
+      x: { label: x.name }, y: { label: y.name }, width: room(560), height: Math.min(380, 180 + room(560) / 3), title: `${x.name} against ${y.name}`, alt: `${x.name} against ${y.name} of ${result.models.length} ${result.units}. ${claims.join("; ")}.`,
     });
     requestAnimationFrame(() => results.untangle(svg));
     const first = result.sets[0]?.correlations.find((cell) => cell.bench === x.name && cell.downstream === y.name);
