@@ -175,6 +175,16 @@ def test_a_dry_run_knows_what_the_default_folder_has(
     assert (row["calls"], row["owed"]) == (36, 0)
 
 
+def test_a_dry_run_of_an_audit_counts_the_calls_of_all_its_runs(data: Path, tmp_path: Path) -> None:
+    settings = {"dataset": data, "out": tmp_path / "audit", "cache": False, "quiet": True}
+    before = prb.audit(dry_run=True, **settings).summary["dry_run"]
+    assert [row["model"] for row in before] == ["length", "lexical", "embedding", "aspect-match"]
+    assert not (tmp_path / "audit").exists()
+    prb.audit(**settings)
+    after = prb.audit(dry_run=True, **settings).summary["dry_run"]
+    assert [(row["calls"], row["owed"]) for row in after] == [(row["owed"], 0) for row in before]
+
+
 def test_a_dry_run_of_best_of_n_counts_what_comes_after_the_samples(data: Path, tmp_path: Path) -> None:
     prices = "judge?llm=(openai/m?base_url=http://127.0.0.1:9/v1&usd_in=2&usd_out=8)"
     config = prb.BonConfig(policy="scripted/x", model=("length", prices), dataset=data, limit=2, n=3, dry_run=True)

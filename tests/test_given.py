@@ -53,6 +53,38 @@ def test_functions_objects_and_specs_are_evaluated_on_rows_at_hand(as_frame: boo
     assert found == {"shortest": 1.0, "Longest": 0.0, "length": 0.0, "function": 0.5}
 
 
+@pytest.mark.parametrize("kind", ["frame of arrays", "table", "split"])
+def test_rows_of_other_libraries_are_the_same_rows(kind: str, tmp_path: Path) -> None:
+    pandas, arrow = pytest.importorskip("pandas", reason="needs the pandas extra"), pytest.importorskip("pyarrow")
+    if kind == "split":
+        data = pytest.importorskip("datasets", reason="needs the hub extra").Dataset.from_list(ROWS)
+    else:
+        data = arrow.Table.from_pylist(ROWS)
+    if kind == "frame of arrays":
+        data.to_pandas().to_parquet(tmp_path / "rows.parquet")
+        data = pandas.read_parquet(tmp_path / "rows.parquet")
+    assert as_dataset(data) == as_dataset(ROWS)
+
+
+def test_times_are_texts_and_missing_ones_are_left_out() -> None:
+    pandas = pytest.importorskip("pandas", reason="needs the pandas extra")
+    frame = pandas.DataFrame([{**ROWS[0], "at": pandas.Timestamp("2026-01-02")}, ROWS[1]])
+    assert as_dataset(frame) == as_dataset([{**ROWS[0], "at": "2026-01-02T00:00:00"}, ROWS[1]])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"model": "length", "models": ["random"]}, "model and models both list what to evaluate"),
+        ({"models": []}, "models is empty"),
+        ({"model": shortest}, "model must be a spec"),
+    ],
+)
+def test_models_given_in_two_ways_or_in_none_are_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        prb.evaluate(dataset=ROWS, quiet=True, **given)
+
+
 def test_rows_are_kept_under_the_digest_of_their_content() -> None:
     assert as_dataset(ROWS) == as_dataset([dict(reversed(row.items())) for row in ROWS]) != as_dataset(ROWS[1:])
     assert as_dataset("mirror") == "mirror"

@@ -143,6 +143,8 @@ def _dry_run(config: C, job: Callable[[C], object]) -> DryRun:
 
         def copied(folder: Path) -> Path:
             copy = Path(scratch) / "run"
+            if copy in folder.parents:  # a run that is part of another, as in an audit
+                return folder
             if folder.is_dir() and not config.fresh:
                 shutil.copytree(folder, copy, ignore=others)
             for path in copy.rglob(REPLIES):
@@ -181,13 +183,16 @@ def evaluate(
     from prb.given import as_models
 
     specs, objects = as_models(models)
+    if specs and config.model:
+        raise BadInput("model and models both list what to evaluate; give one of them (specs may stand in models, too)")
     config = replace(config, model=specs) if specs else config
     if config.dry_run:
         config, hooks = replace(config, hook=()), ()
 
     def check(result: Evaluation) -> None:
         check_failures(result.typed, config.max_failed)
-        require(config.require or "", result.typed)
+        if config.require is not None:
+            require(config.require, result.typed)
 
     job = partial(run, models=objects, hooks=hooks, progress=progress)
     return _run(config, job, partial(Evaluation, full=config.full), check)

@@ -59,6 +59,8 @@ def _not_empty(value: Any) -> Any:
 def _as_tuple(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         raise PydanticCustomError("tuple_type", "should have an order, such as a tuple")
+    if callable(value) or hasattr(value, "fingerprint"):
+        raise PydanticCustomError("object_given", "is an object")
     return (value,) if isinstance(value, (str, Path, int)) else value
 
 
@@ -361,6 +363,7 @@ MESSAGES = {
     "string_too_short": "{name} must not be empty",
     "too_short": "{name} must not be empty",
     "value_error": "{name}: {error}",
+    "object_given": "{name} must be a spec, such as 'embedding'; objects and functions are given as {name}s=[…]",
 }
 """By pydantic's kind of error, in the words of this project."""
 

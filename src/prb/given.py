@@ -7,6 +7,7 @@ import inspect
 import marshal
 import math
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -24,12 +25,16 @@ def as_dataset(dataset: Any) -> str:
         return str(dataset)
     if hasattr(dataset, "to_dict") and hasattr(dataset, "columns"):
         rows = dataset.to_dict("records")
+    elif hasattr(dataset, "to_pylist") and hasattr(dataset, "column_names"):  # a table of Arrow
+        rows = dataset.to_pylist()
+    elif hasattr(dataset, "to_list") and hasattr(dataset, "column_names"):  # a split of the `datasets` library
+        rows = dataset.to_list()
     elif isinstance(dataset, Sequence) and all(isinstance(row, Mapping) for row in dataset):
         rows = list(dataset)
     else:
         raise BadInput(f"dataset must be a name, a path, a data frame or a list of rows, not {type(dataset).__name__}")
-    rows = [{str(name): value for name, value in row.items() if not _missing(value)} for row in rows]
     try:
+        rows = [_plain(row) for row in rows]
         path = Path("runs") / f"rows-{short_digest(rows)}.jsonl"
     except TypeError as error:
         raise BadInput(f"rows must hold texts, numbers, lists and maps: {error}") from None
@@ -39,9 +44,19 @@ def as_dataset(dataset: Any) -> str:
     return str(path)
 
 
-def _missing(value: Any) -> bool:
-    """Data frames fill empty cells with NaN."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def _plain(value: Any) -> Any:
+    """As JSON holds it: arrays, as in frames that were read from Parquet, as lists, and times as texts. Empty cells,
+    which data frames fill with NaN or NaT, are left out."""
+    if isinstance(value, Mapping):
+        plain = {str(name): _plain(item) for name, item in value.items()}
+        return {name: item for name, item in plain.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, date):
+        return value.isoformat() if value == value else None  # noqa: PLR0124 - NaT differs from itself
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def as_models(models: Mapping[str, Any] | Sequence[Any] | None) -> tuple[tuple[str, ...], dict[str, RewardModel]]:
@@ -52,6 +67,8 @@ def as_models(models: Mapping[str, Any] | Sequence[Any] | None) -> tuple[tuple[s
         return (), {name: _model(model) for name, model in models.items()}
     if isinstance(models, str) or not isinstance(models, Sequence):
         models = [models]
+    if not models:
+        raise BadInput("models is empty; leave it out for all embedded models")
     specs: list[str] = []
     objects: dict[str, RewardModel] = {}
     for model in models:

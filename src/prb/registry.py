@@ -182,8 +182,11 @@ class Registry(Discovered[Callable[..., T]]):
         return typed_options(self[spec.name], spec, self.kind)
 
     def __getitem__(self, name: str) -> Factory[T]:
-        file = _FILE.fullmatch(name)
-        return _from_file(file[1], file[2]) if file else self.look_up(name)
+        if file := _FILE.fullmatch(name):
+            return _from_file(file[1], file[2])
+        if name.endswith(".py"):
+            raise BadSpec(f"{name!r} is a file; {name}:NAME says which class or function of it is meant")
+        return self.look_up(name)
 
     def __contains__(self, name: str) -> bool:
         self._discover()
@@ -292,7 +295,8 @@ def _settings(factory: Callable[..., Any]) -> dict[str, Setting]:
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
     settings: dict[str, Setting] = {}
     for parameter in inspect.signature(factory).parameters.values():
-        hint = hints.get(parameter.name, str)
+        plain = type(parameter.default) if isinstance(parameter.default, int | float) else str
+        hint = hints.get(parameter.name, plain)
         if is_dataclass(hint):
             field_hints = get_type_hints(hint, include_extras=True)
             for f in fields(hint):

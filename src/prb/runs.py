@@ -215,7 +215,7 @@ class RunFolder:
         if known != fingerprint:
             raise ModelChanged(
                 f"{self.folder}: model {name!r} was {known!r} when the run began and is {fingerprint!r} now; choose "
-                "another --out",
+                f"another --out{'' if self._fresh is None else ' or start over with --fresh'}",
                 name,
                 fingerprint,
             )

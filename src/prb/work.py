@@ -584,8 +584,8 @@ def ask_model(model: object, method: str, batch: Sequence[Any]) -> list[Any]:
     name = f"{type(model).__name__}.{method}"
     try:
         replies = halve_if_out_of_memory(getattr(model, method), batch)
-    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        if not type(model).__module__.startswith(FROM_FILE):
+    except Exception as error:
+        if isinstance(error, PrbError) or not type(model).__module__.startswith(FROM_FILE):
             raise
         where = extract_tb(error.__traceback__)[-1]
         at = f"{Path(where.filename).name}, line {where.lineno}"

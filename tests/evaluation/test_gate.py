@@ -109,9 +109,10 @@ NOT_LIKE = "is not like accuracy>0.6, control.low>0 or embedding:accuracy@none<=
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("accuracy>60", "--require: accuracy>60: accuracy lies between -1 and 1; for 60 % write 0.6"),
-        ("a:control.low>=2.5", "--require: a:control.low>=2.5: control lies between -1 and 1; for 2.5 % write 0.025"),
-        ("accuracy<1000", "--require: accuracy<1000: accuracy lies between -1 and 1"),
+        ("accuracy>60", "--require: accuracy>60: accuracy is a share, at most 1; for 60 % write 0.6"),
+        ("a:control.low>=2.5", "--require: a:control.low>=2.5: control is a share, at most 1; for 2.5 % write 0.025"),
+        ("accuracy<1000", "--require: accuracy<1000: accuracy is a share, at most 1"),
+        ("", "--require is empty, so that it would always hold; write for example accuracy>0.6"),
         ("accuracy@plan>0.5", "--require: accuracy@plan>0.5 needs condition 'plan', which is not run"),
         ("control>0", "--require: control>0 needs condition 'shuffled', which is not run"),
         ("godo:accuracy>0.5", "no model of this run named 'godo'; did you mean 'good'?"),

@@ -266,7 +266,7 @@ def make_llms(config: BuildConfig) -> dict[Role, LLM]:
         llm = by_role[role] = by_spec.get(spec) or by_spec.setdefault(spec, make_llm(spec))
         priced = parse_llm(spec).options.keys() & {"usd_in", "usd_out"}
         if config.max_usd is not None and llm.remote and not priced:
-            raise BadInput(f"--max-usd needs the prices of {spec!r}: add ;usd_in=…;usd_out=… (per million tokens)")
+            raise BadInput(f"--max-usd needs the prices of {spec!r}: add usd_in=…&usd_out=… (per million tokens)")
     return by_role
 
 

@@ -12,7 +12,7 @@ from prb.cli.parse import print_json
 from prb.config import ConditionName, Name, Place, Positional, PositionalOrFlag, Settings, config
 from prb.errors import BadInput, PrbError
 from prb.progress import watch
-from prb.reporting.format import MISSING, Table, number, say, show
+from prb.reporting.format import MISSING, Table, number, plural, say, show
 from prb.summary import needs_donors
 from prb.types import Failure, Pair, visible
 
@@ -64,7 +64,7 @@ class ShowConfig(Settings):
     dataset: Dataset
     """Dataset, or the id alone for the embedded set."""
     id: Positional[str | None] = None
-    """Id of the row."""
+    """Id of the row; of a file or folder without it, the first one."""
     condition: ConditionName | None = None
     """Print the prompt a model reads under this condition instead."""
 
@@ -131,7 +131,7 @@ def data_check(config: CheckConfig) -> None:
         for kind, listed in (("error", errors), ("warning", warnings)):
             for line in by_kind(listed):
                 print(visible(f"{kind:<7}  {line}"))
-        print(f"{config.dataset}: {len(errors)} errors, {len(warnings)} warnings")
+        print(f"{config.dataset}: {plural(len(errors), 'error')}, {plural(len(warnings), 'warning')}")
     counted = problems if config.strict else errors
     if counted:
         raise BadData(config.dataset, counted, shown=0)
@@ -166,13 +166,15 @@ def data_show(config: ShowConfig) -> None:
     from prb.data.schema import prepared, row_problems, to_pair
     from prb.data.source import find_row
 
-    spec, id_ = (config.dataset, config.id) if config.id else ("mirror", config.dataset)
+    spec, id_ = config.dataset, config.id
+    if id_ is None and not Path(spec).exists():
+        spec, id_ = "mirror", spec
     if config.condition is None and config.json:
         print_json(find_row(spec, id_).data)
         return
     row = prepared(find_row(spec, id_), "pairs")
     if problems := row_problems(row, "pairs"):
-        raise BadInput(f"{spec} {id_}: {'; '.join(problems)}")
+        raise BadInput(f"{spec} {id_ or row.line}: {'; '.join(problems)}")
     pair = to_pair(row)
     if config.condition is None:
         say(*_pair_text(pair).splitlines())

@@ -138,14 +138,16 @@ def _reader(path: Path) -> Callable[[Path], Iterator[RawRow]] | None:
     return next((read for ending, read in READERS.items() if path.name.endswith(ending)), None)
 
 
-def find_row(spec: str, row_id: str) -> RawRow:
-    """One row of a dataset by its id, or by its place if it has none, whatever its split."""
+def find_row(spec: str, row_id: str | None) -> RawRow:
+    """One row of a dataset by its id, or by its place if it has none, whatever its split; without an id the first."""
     ids = []
     for row in open_source(spec).rows():
         if isinstance(row.data, dict):
             ids.append(str(row.data.get("id", f"{row.place}:{row.line}")))
-            if ids[-1] == row_id:
+            if row_id in (None, ids[-1]):
                 return row
+    if row_id is None:
+        raise BadInput(f"{spec} has no rows")
     raise unknown(f"row of {spec}", row_id, ids, hint=f"ids look like {ids[0]!r}" if ids else "it is empty")
 
 

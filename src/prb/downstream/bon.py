@@ -92,6 +92,8 @@ POLICY, GRADER = "policy: ", "grader: "
 """Prefixes that tell policy and grader from the reward models in the folder's list of weights."""
 CANDIDATES = f"{POLICY}candidates"
 """Stands for the policy in that list if answers were given in a file."""
+CHANCE = "(random pick)"
+"""In contrasts: the mean of all answers, which a random pick has on average."""
 DEFAULT_MODELS = ("random", "length", "lexical", "embedding")
 DEFAULT_N = 16
 TOP_P = 0.9
@@ -404,7 +406,7 @@ class ModelResult(Struct, frozen=True, kw_only=True):
 
 
 class BonContrast(Struct, frozen=True, kw_only=True):
-    """Two models at the largest k, paired by query."""
+    """Two models at the largest k, paired by query; or a model and `CHANCE`."""
 
     model_a: str
     model_b: str
@@ -462,7 +464,10 @@ class BonSummary(Struct, frozen=True, kw_only=True):
     random: list[CurvePoint]
     oracle: list[CurvePoint]
     results: list[ModelResult]
+    over_chance: list[BonContrast]
+    """Of each model with a random pick; Holm's correction is over these."""
     contrasts: list[BonContrast]
+    """Of each model with each other one; Holm's correction is over these."""
     clusters: dict[str, str]
     """Of each pair, so that the folder can be read without the dataset."""
     by_people: ByPeople | None = None
@@ -525,11 +530,16 @@ def summarize(
         )
 
     ends = {model: curve[:, -1] for model, curve in picked.items()}
-    contrasts: list[dict[str, Any]] = [
-        {"model_a": a, "model_b": b, "k": ks[-1], **difference(ends[a], ends[b], clusters, seed=seed).as_dict()}
-        for a, b in combinations(ends, 2)
-    ]
-    correct(contrasts)  # Holm's correction over all of them
+    grade_of = {**ends, CHANCE: random[:, -1]}
+
+    def compared(pairs: Iterable[tuple[str, str]]) -> list[BonContrast]:
+        rows: list[dict[str, Any]] = []
+        for a, b in pairs:
+            tested = difference(grade_of[a], grade_of[b], clusters, seed=seed)
+            rows.append({"model_a": a, "model_b": b, "k": ks[-1], **tested.as_dict()})
+        correct(rows)
+        return [BonContrast(**row) for row in rows]
+
     by_people = None
     if license:
         used = {query: clusters_of[query] for query in compress(queries, usable)}
@@ -563,7 +573,8 @@ def summarize(
         random=points(random),
         oracle=points(oracle),
         results=[result(model, curve) for model, curve in picked.items()],
-        contrasts=[BonContrast(**row) for row in contrasts],
+        over_chance=compared((model, CHANCE) for model in ends),
+        contrasts=compared(combinations(ends, 2)),
         clusters=clusters_of,
         by_people=by_people,
     )

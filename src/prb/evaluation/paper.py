@@ -227,6 +227,8 @@ def evaluate_personalized_reward(
     `model`, `attributes` reads an attribute map and `embedding` anything else. The number is not calibrated, and the
     alignment of a single answer says little about a model: use `prb evaluate --task ratings` for many.
     """
+    if not isinstance(model_output, str) or not model_output.strip():
+        raise BadInput(f"model_output must be a text that is not empty, not {model_output!r}")
     if not 0 <= human_preference_score <= 1:
         raise BadInput(f"human_preference_score must be between 0 and 1, not {human_preference_score}")
     model = model or ("attributes" if isinstance(user_profile, Mapping) else "embedding")

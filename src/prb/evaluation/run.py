@@ -56,6 +56,7 @@ from prb.stats.credit import credit_of_scores, credit_of_verdicts, duel_shares
 from prb.summary import TRAINED, needs_donors
 from prb.types import (
     NO_EVIDENCE,
+    UNMEASURED,
     Ask,
     Comparer,
     Duel,
@@ -141,7 +142,8 @@ def load_rows(config: EvaluateConfig) -> Dataset:
 
 def complete(config: EvaluateConfig) -> EvaluateConfig:
     """Defaults filled in, and what fields require of each other checked, before anything expensive happens."""
-    check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS, config.names)
+    if config.require is not None:
+        check_requirements(config.require, config.condition or DEFAULT_CONDITIONS, config.names)
     if config.paper:
         config = paper_config(config, config.paper)
     if len(set(config.names)) < len(set(config.model)):
@@ -242,7 +244,8 @@ class Job:
             derived = [evaluator.outcome(row, replies) for row in rows]
             write(b"".join(map(json_line, derived)))
             outcomes.add(derived)
-            tally.add([outcome.failure for outcome in derived], [outcome.cost for outcome in derived])
+            failures = [outcome.failure for outcome in derived if outcome.failure_kind != UNMEASURED]
+            tally.add(failures, [outcome.cost for outcome in derived])
             size = len(rows) // len(self.config.condition)
             done += size
             self.progress.advance(size)

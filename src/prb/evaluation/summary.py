@@ -281,7 +281,9 @@ class Requirement:
 
 
 def parse_requirements(text: str) -> list[Requirement]:
-    return [_parse(clause.strip()) for clause in text.split(",") if clause.strip()]
+    if clauses := [clause.strip() for clause in text.split(",") if clause.strip()]:
+        return [_parse(clause) for clause in clauses]
+    raise BadSpec("--require is empty, so that it would always hold; write for example accuracy>0.6")
 
 
 def check_requirements(text: str, conditions: Sequence[str], models: Sequence[str]) -> None:
@@ -305,7 +307,7 @@ def _parse(clause: str) -> Requirement:
     bound = float(number)
     if part not in COUNTS and metric.unit != "number" and abs(bound) > 1:
         hint = f"; for {number} % write {bound / 100:g}" if abs(bound) <= 100 else ""
-        raise BadSpec(f"--require: {clause}: {key} lies between -1 and 1{hint}")
+        raise BadSpec(f"--require: {clause}: {key} is a share, at most 1{hint}")
     return Requirement(clause, model, metric, condition, part or "value", compare, bound)
 
 

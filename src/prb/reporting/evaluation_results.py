@@ -29,6 +29,7 @@ from prb.reporting.format import (
     number,
     p_value,
     percent,
+    plural,
     points,
     stars,
 )
@@ -332,10 +333,9 @@ def _names(models: Sequence[str]) -> str:
 
 def _size(summary: Summary, measured: Sequence[Standing]) -> str:
     data = summary.dataset
-    users = f"{data.users} users" + (
-        f" in {data.clusters} cluster{'s' * (data.clusters != 1)}" if data.clusters != data.users else ""
-    )
-    parts = [f"{data.label}: {data.rows} {'pairs' if data.chance is None else 'rows'}", users]
+    users = plural(data.users, "user")
+    users += f" in {plural(data.clusters, 'cluster')}" if data.clusters != data.users else ""
+    parts = [f"{data.label}: {plural(data.rows, 'pair' if data.chance is None else 'row')}", users]
     tests = [s.control if not data.only_restraint else _spoiled(summary, s.model).test for s in measured]
     detectable = [test.smallest_detectable for test in tests if test.smallest_detectable is not None]
     what = "a difference" if data.only_restraint else "control"
@@ -560,7 +560,8 @@ def _title(summary: Summary) -> str:
     data = summary.dataset
     left = f"; {data.left_out} rows with errors left out" if data.left_out else ""
     paper = "; procedure of the paper's scripts" if summary.protocol == "paper" else ""
-    return f"{data.label}: {data.rows} rows, {data.users} users, {data.clusters} clusters{left}{paper}"
+    size = (plural(data.rows, "row"), plural(data.users, "user"), plural(data.clusters, "cluster"))
+    return f"{data.label}: {', '.join(size)}{left}{paper}"
 
 
 def numbers_table(summaries: Mapping[str, Summary]) -> Table:

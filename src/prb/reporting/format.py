@@ -60,6 +60,11 @@ def number(value: float | None, digits: int = 1, *, scale: float = 1, sign: bool
         return f"{Decimal(float(scale * value)):{'+' if sign else ''}.{digits}f}"
 
 
+def plural(n: int, noun: str) -> str:
+    """`1 user`, `2 users`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """`63.3`; the heading or the sentence says that it is in %."""
     return number(value, digits, scale=100)

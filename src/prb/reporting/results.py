@@ -449,11 +449,12 @@ class BestOfN(Run):
 
     @property
     def sentence(self) -> str:
-        """Does picking by a reward model gain over a random pick? By the interval of the share of the oracle's gain."""
+        """Does picking by a reward model gain over a random pick? By sign flips over clusters, after Holm."""
         bon = self.typed
         ends = {result.model: result.headroom[-1] for result in bon.results}
-        gaining = [model for model, end in ends.items() if end.low is not None and end.low > 0]
-        losing = [model for model, end in ends.items() if end.high is not None and end.high < 0]
+        shown = [row for row in bon.over_chance if row.p_holm is not None and row.p_holm < LEVEL]
+        gaining = [row.model_a for row in shown if (row.value or 0) > 0]
+        losing = [row.model_a for row in shown if (row.value or 0) < 0]
         if not gaining:
             first = f"Best of {bon.ks[-1]}: no reward model is shown to pick better answers than chance"
         else:
@@ -496,12 +497,15 @@ class BestOfN(Run):
         title = f"{bon.policy.spec} on {bon.dataset.label}, condition {bon.condition}: {size}{left_out}"
         columns = ("model", *(f"best of {k}" for k in bon.ks), "headroom", "peak", "failed")
         tables = [Table(title, columns, tuple(rows), (*notes, bon.grader.trust))]
-        if bon.contrasts:
+        if bon.over_chance:
             contrasts = []
-            for row in bon.contrasts:
+            for row in (*bon.over_chance, *bon.contrasts):
                 test = (points(row), bounds(row, sign=True), p_value(row.p), p_value(row.p_holm), str(row.n))
                 contrasts.append((f"{row.model_a} − {row.model_b}", *test))
-            note = "Points, paired by query; sign-flip p over clusters, and the 95 % interval that inverts it."
+            note = (
+                "Points, paired by query; sign-flip p over clusters, and the 95 % interval that inverts it. Holm: over "
+                "the comparisons with a random pick, and over those between models."
+            )
             columns = ("models", "difference", "95 %", "p", "p (Holm)", "queries")
             tables.append(Table(f"{last.capitalize()}, paired", columns, tuple(contrasts), (note, bon.grader.trust)))
         return tables
