@@ -14,7 +14,7 @@ import orjson
 from record import ROOT, write_between
 
 import prb
-from prb.reporting.format import MISSING, Table, interval, markdown, p_value, percent, show
+from prb.reporting.format import MISSING, Table, interval, markdown, number, p_value, percent, show
 
 HEAD = "personal?lm=smollm2"
 CONDITIONS = ("none", "profile", "shuffled")
@@ -59,7 +59,10 @@ def recorded(run: Path) -> list[bytes]:
 def row(split: str, summary: dict[str, Any]) -> tuple[str, ...]:
     result = next(each for each in summary["results"] if each["condition"] == "profile")
     effect = result["person_effect"]
-    contrasts = {each["kind"]: f"{100 * each['value']:+.1f}, p {p_value(each['p'])}" for each in summary["contrasts"]}
+    contrasts = {
+        each["kind"]: f"{number(each['value'], scale=100, sign=True)}, p {p_value(each['p'])}"
+        for each in summary["contrasts"]
+    }
     tiers = ", ".join(f"{tier} {percent(each['value'])}" for tier, each in result["by_tier"].items())
     return (
         f"`{split}`, {result['accuracy']['n']} rows",

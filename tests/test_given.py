@@ -72,11 +72,23 @@ def test_times_are_texts_and_missing_ones_are_left_out() -> None:
     assert as_dataset(frame) == as_dataset([{**ROWS[0], "at": "2026-01-02T00:00:00"}, ROWS[1]])
 
 
+def test_a_map_names_objects_functions_and_specs() -> None:
+    settings: dict[str, Any] = {"dataset": ROWS, "condition": "none", "quiet": True}
+    result = prb.evaluate(models={"mine": shortest, "long": "length"}, **settings)
+    assert [row["model"] for row in result.summary["results"]] == ["mine", "long"]
+    result = prb.evaluate(model=("mine", "random"), models={"mine": Longest()}, **settings)
+    assert [row["model"] for row in result.summary["results"]] == ["mine", "random"]
+    result = prb.evaluate(models="length", **settings)
+    assert [row["model"] for row in result.summary["results"]] == ["length"]
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"model": "length", "models": ["random"]}, "model and models both list what to evaluate"),
         ({"models": []}, "models is empty"),
+        ({"models": {}}, "models is empty"),
+        ({"model": "length", "models": {"mine": shortest}}, "models has mine, which model does not name"),
         ({"model": shortest}, "model must be a spec"),
     ],
 )

@@ -86,6 +86,7 @@ def verb(
     def make(function: Callable[..., R]) -> Callable[..., R]:
         own = {n: p for n, p in inspect.signature(function).parameters.items() if n != "config"}
         own["progress"] = own["progress"].replace(default=None)
+        fields = {n: p for cls in reversed(configs) for n, p in inspect.signature(cls).parameters.items()}
 
         @wraps(function)
         def call(*given: Any, progress: Progress | None = None, **keywords: Any) -> R:
@@ -97,7 +98,8 @@ def verb(
                 what = f"{configs[0].__name__} or keyword arguments"
                 raise BadInput(f"{what} expected, not {type(positions[len(by_position)]).__name__}")
             # a text is a spec, which is a setting; an object takes the place of what a spec would name
-            objects = {n: keywords.pop(n) for n in own if n in keywords and not isinstance(keywords[n], str)}
+            is_spec = {n for n in own if n in fields and isinstance(keywords.get(n), str)}
+            objects = {n: keywords.pop(n) for n in own if n in keywords and n not in is_spec}
             settings = {**dict(zip(by_position, positions, strict=False)), **keywords}
             if "dataset" in settings:
                 settings["dataset"] = as_dataset(settings["dataset"])
@@ -106,10 +108,10 @@ def verb(
             with watch(config.quiet) if progress is None else nullcontext(progress) as shown:
                 return function(config, progress=shown, **objects)
 
-        fields = {n: p for cls in reversed(configs) for n, p in inspect.signature(cls).parameters.items()}
         first = inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
-        positional = [fields.pop(name).replace(kind=first.kind) for name in by_position] or [first]
-        named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in {**fields, **own}.values()]
+        positional = [fields[name].replace(kind=first.kind) for name in by_position] or [first]
+        others = {**{n: p for n, p in fields.items() if n not in by_position}, **own}
+        named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in others.values()]
         call.__signature__ = inspect.Signature([*positional, *named])  # type: ignore[attr-defined]
         return call
 
@@ -174,18 +176,23 @@ def evaluate(
     """Score reward models on a personalized benchmark; run or resume.
 
     `models` lists specs, reward models of your own and plain functions, `fn(prompt, response)` or `fn(asks)`; or it
-    maps the names in `model` to such objects. `dataset` may be a data frame or a list of rows. `hooks` are objects that
-    follow the run (see `prb.hooks`). Raises, with the result attached, `GateFailed` if a `require` condition does not
-    hold, and `TooManyFailures` if more than `max_failed` of the rows failed.
+    maps names to them: all that are evaluated, or those in `model` that are no specs. `dataset` may be a data frame or
+    a list of rows. `hooks` are objects that follow the run (see `prb.hooks`). Raises, with the result attached,
+    `GateFailed` if a `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of the rows
+    failed.
     """
     from prb.evaluation.run import evaluate as run
     from prb.evaluation.summary import check_failures, require
     from prb.given import as_models
 
     specs, objects = as_models(models)
-    if specs and config.model:
+    if isinstance(models, Mapping) and config.model:
+        if unused := objects.keys() - set(config.names):
+            raise BadInput(f"models has {', '.join(sorted(unused))}, which model does not name")
+    elif specs and config.model:
         raise BadInput("model and models both list what to evaluate; give one of them (specs may stand in models, too)")
-    config = replace(config, model=specs) if specs else config
+    elif specs:
+        config = replace(config, model=specs)
     if config.dry_run:
         config, hooks = replace(config, hook=()), ()
 
@@ -223,7 +230,8 @@ def audit(config: AuditConfig, *, models: Models | None = None, progress: Progre
     from prb.reporting.figures import write_figures_of
 
     def check(result: Audit) -> None:
-        write_figures_of(result, progress)
+        if result.numbers():
+            write_figures_of(result, progress)
         check_failures(result.summary, config.max_failed)
 
     return _run(config, partial(run, models=models, progress=progress), Audit, check)

@@ -60,17 +60,18 @@ def _plain(value: Any) -> Any:
 
 
 def as_models(models: Mapping[str, Any] | Sequence[Any] | None) -> tuple[tuple[str, ...], dict[str, RewardModel]]:
-    """The specs to evaluate, if `models` lists them, and the objects among them by name."""
+    """The specs to evaluate, with the names of those that are objects, and these objects by name."""
     if models is None:
         return (), {}
+    if isinstance(models, Mapping | Sequence) and not models:
+        raise BadInput("models is empty; leave it out for all embedded models")
     if isinstance(models, Mapping):
-        return (), {name: _model(model) for name, model in models.items()}
+        objects = {name: _model(model) for name, model in models.items() if not isinstance(model, str)}
+        return tuple(f"{name}:={m}" if isinstance(m, str) else name for name, m in models.items()), objects
     if isinstance(models, str) or not isinstance(models, Sequence):
         models = [models]
-    if not models:
-        raise BadInput("models is empty; leave it out for all embedded models")
     specs: list[str] = []
-    objects: dict[str, RewardModel] = {}
+    objects = {}
     for model in models:
         if isinstance(model, str):
             specs.append(model)

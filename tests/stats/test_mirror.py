@@ -202,9 +202,15 @@ def test_misapplied_rows_by_hand() -> None:
     own = floats(0, 0, 0, 0.25, 0.5, 1, 0, np.nan)
     without = floats(1, 0.5, 0, 0.5, 1, 0, np.nan, 1)
     # right → wrong, tied → wrong, wrong → wrong, tied → mostly wrong, right → tied, wrong → right; two unanswered
+    lost = floats(1, 0.5, 0, 0.25, 0.5, 0)
     found = misapplied(own, without, np.arange(8))
-    assert (found.value, found.n) == (3 / 6, 6)
-    assert share_by_steps(floats(1, 1, 0, 1, 0, 0), np.arange(6)) == (found.low, found.high)
+    assert (found.value, found.n) == (2.25 / 6, 6)
+    assert share_by_steps(lost, np.arange(6)) == pytest.approx((found.low, found.high))
+
+
+def test_a_model_that_decides_only_by_a_coin_with_a_history_loses_a_quarter() -> None:
+    found = misapplied(floats(*[0, 1] * 20), np.full(40, 0.5), np.arange(40))
+    assert found.value == 0.25
 
 
 def test_what_cannot_be_misapplied_has_no_uncertainty() -> None:

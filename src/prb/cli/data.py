@@ -174,7 +174,7 @@ def data_show(config: ShowConfig) -> None:
         return
     row = prepared(find_row(spec, id_), "pairs")
     if problems := row_problems(row, "pairs"):
-        raise BadInput(f"{spec} {id_ or row.line}: {'; '.join(problems)}")
+        raise BadInput(f"{spec} {id_ or '(first row)'}: {'; '.join(problems)}")
     pair = to_pair(row)
     if config.condition is None:
         say(*_pair_text(pair).splitlines())

@@ -78,6 +78,9 @@ def pull(name: str, source: str | None = None, progress: Progress = SILENT) -> P
                         content: bytes = response.read(MOST_BYTES)
                 else:
                     content = (Path(source) / path).read_bytes()
+            except FileNotFoundError:
+                partial = f"a folder with a part of it can be used as it is: --dataset '{name}?path={source}'"
+                raise BadInput(f"{source} has no {path}; --source must hold all pinned files; {partial}") from None
             except (URLError, OSError) as error:
                 again = "run the same command again to resume"
                 raise PrbError(f"{source}/{path} cannot be read ({error}); {again}") from None

@@ -365,7 +365,7 @@ def _audit_ratings(config: AuditConfig, progress: Progress) -> Finished:
     users, values = codes([item.user for item in ratings]), np.array([item.rating for item in ratings])
     table = VoteTable(short_name(dataset.name), users, items, values, [item.groups for item in ratings])
     votes = vote_shares([table], config.seed)
-    too_few = f"{short_name(dataset.name)}: too few users or items, or all ratings are equal."
+    too_few = f"{short_name(dataset.name)}: too few users, items, or items that several users rated, or all are equal."
     sentences = " ".join(_vote_sentences(votes)) or too_few
     return _finish(folder, AuditSummary(dataset=_about(dataset), votes=votes, verdict=sentences))
 

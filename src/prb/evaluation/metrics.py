@@ -226,13 +226,13 @@ RESTRAINED: dict[str, Any] = {"better": "lower", "reference": "user-blind: exact
 
 @metric("misapplication", "misapplied", needs=("profile", "none"), **RESTRAINED)
 def misapplication(own: Rows, nothing: Rows) -> Estimate | None:
-    """share of restraint rows, which no history may decide, that are lost with the user's history and not without it"""
+    """share of restraint rows, which no history may decide, lost with the user's history only; a lost tie is half"""
     return misapplied_share(own, nothing, own.facts.restraint)
 
 
 @metric("misapplication_control", "misapplied, control", needs=("profile", "shuffled"), column=False, **RESTRAINED)
 def misapplication_control(own: Rows, others: Rows) -> Estimate | None:
-    """share of restraint rows that are lost with the user's history and not with another user's"""
+    """share of restraint rows lost with the user's history and not with another user's; a lost tie is half"""
     return misapplied_share(own, others, own.facts.restraint)
 
 

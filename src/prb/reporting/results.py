@@ -353,8 +353,14 @@ class Audit(Run):
         return convert(self.summary, AuditSummary)
 
     def tables(self) -> Sequence[Table]:
-        first, *others = self.numbers()
+        if not (tables := self.numbers()):
+            return []
+        first, *others = tables
         return [first._replace(title=self.typed.verdict, lead=(first.title,)), *others]
+
+    def lines(self) -> list[str]:
+        """If there is nothing to measure, why."""
+        return [] if self.typed.floors or self.typed.votes else [self.typed.verdict]
 
     def numbers(self) -> Sequence[Table]:
         result = self.typed

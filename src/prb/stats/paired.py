@@ -333,16 +333,17 @@ def flip_rate(a: Floats, b: Floats) -> float | None:
 
 
 def misapplied(own: Floats, without: Floats, clusters: Ints, *, exact: bool = False) -> Estimate:
-    """Share of rows that are lost with the user's own history (credits `own`) and were not lost without it.
+    """Credit that rows lose from no history (credits `without`) to the user's own: the share that is lost only then.
 
-    On rows that no history may decide. A tie is not lost, so a tie that is lost counts. `exact` if the history changes
-    nothing by construction, so that nothing is uncertain.
+    On rows that no history may decide. A tie has half a credit to lose: a model that decides nothing without a history
+    has not lost what it then decides by chance. `exact` if the history changes nothing by construction, so that nothing
+    is uncertain.
     """
     known = ~np.isnan(own + without)
-    lost = (own[known] < 0.5) & (without[known] >= 0.5)
+    lost = np.maximum(without[known] - own[known], 0.0)
     if exact and len(lost):
         return Estimate(value=0.0, low=0.0, high=0.0, n=len(lost))
-    return share(lost.astype(np.float64), clusters[known])
+    return share(lost, clusters[known])
 
 
 def pull(own: Floats, others: Floats, clusters: Ints, *, seed: int = 0) -> Tested | None:

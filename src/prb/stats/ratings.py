@@ -203,7 +203,7 @@ class Shares:
 
 
 def variance_shares(ratings: Ratings, seed: int = 0) -> Shares | None:
-    """`None` where there are too few users or items, or all votes are the same."""
+    """`None` where there are too few users or items, where users share no items, or where all votes are the same."""
     users, items = (np.unique(codes, return_inverse=True)[1] for codes in (ratings.users, ratings.items))
     ratings = Ratings(users, items, ratings.values, ratings.groups)
     if not len(ratings) or users.max() + 1 < LEAST_USERS or items.max() + 1 < LEAST_ITEMS:
@@ -214,6 +214,8 @@ def variance_shares(ratings: Ratings, seed: int = 0) -> Shares | None:
     repeated = len(ratings) - len(np.unique(np.stack([users, items]), axis=1).T)
     predicted, predicted_error = (None, 0.0) if repeated else predictable(ratings, seed)
     whole = _shares(parts, predicted)
+    if not np.isfinite(whole).all():
+        return None
     rng = np.random.default_rng(seed)
     variances, blocks = np.zeros(len(whole)), []
     for codes in (users, items):
@@ -221,6 +223,8 @@ def variance_shares(ratings: Ratings, seed: int = 0) -> Shares | None:
         block = rng.permutation(int(codes.max()) + 1) % count
         left_out = [_shares(variance_components(ratings.take(block[codes] != n)), predicted) for n in range(count)]
         table = np.array([row for row in left_out if np.isfinite(row).all()])
+        if not len(table):
+            return None
         variances += (count - 1) * table.var(axis=0)
         blocks.append(count)
     variances[3:] += ((whole[3] + whole[4]) * predicted_error) ** 2  # what is predictable of the rest varies too
