@@ -24,6 +24,7 @@ from prb.downstream.ppo import CURVES, PpoSummary, read_curves
 from prb.errors import MissingExtra
 from prb.evaluation.audit import AuditSummary, VoteShares
 from prb.grading.license import LICENSE, License
+from prb.grading.run import GradeAgreement, ScoreSummary, ValidationSummary, read_summary
 from prb.registry import Spec
 from prb.reporting.format import (
     MISSING,
@@ -158,60 +159,60 @@ class Grading(Run):
 
     kind = "grade"
 
+    @cached_property
+    def typed(self) -> ScoreSummary | ValidationSummary:
+        return read_summary(self.summary)
+
     def tables(self) -> Sequence[Table]:
-        summary, grader = self.summary, self.summary["grader"]
-        dataset = convert(summary["dataset"], DatasetAbout).label
-        if summary.get("validation"):
-            rows, notes, failures = self._validation()
-            title, columns = f"{grader['spec']} on {dataset}", ("rows", "chosen > rejected", "n", "ties", "failed")
+        result, grader = self.typed, self.typed.grader
+        if isinstance(result, ValidationSummary):
+            table, failures = _validation_table(result), result.validation.failures
         else:
-            score, failures = summary["score"], summary["failures"]
-            counts = (score["n"], summary["answers"]["distinct"], score["failed"])
-            rows = [(grader["spec"], interval(score), *map(str, counts))]
-            title, columns = dataset, ("grader", "score", "graded", "distinct", "failed")
+            score, failures = result.score, result.failures
+            counts = (score.n, result.answers.distinct, score.failed)
             notes = ["Mean score in % of the rubric (Σ grades / 2n) with a 95 % interval clustered by user."]
-            if licensed := summary.get("licensed"):
-                notes.append(f"As people would grade: {interval(licensed['score'])}. {licensed['sentence']}")
+            if licensed := result.licensed:
+                notes.append(f"As people would grade: {interval(licensed.score)}. {licensed.sentence}")
+            row = (grader.spec, interval(score), *map(str, counts))
+            columns = ("grader", "score", "graded", "distinct", "failed")
+            table = Table(result.dataset.label, columns, (row,), tuple(notes))
+        notes = list(table.notes)
         if failures:
             notes.append("Failed: " + ", ".join(f"{count} {reason}" for reason, count in failures.items()) + ".")
-        if grader["validity"]:
-            notes.append(f"Graded by {grader['spec']}. {grader['validity']}")
-        elif "score" in summary:
-            how = f"To validate it: prb grade --validate --grader '{grader['spec']}'"
-            notes.append(f"Graded by {grader['spec']}. {how}")
-        if summary["tokens"]:
-            notes.append(f"{summary['tokens']:,} tokens, {dollars(summary['cost'])}.")
-        return [Table(title, columns, tuple(rows), tuple(notes))]
+        if grader.validity:
+            notes.append(f"Graded by {grader.spec}. {grader.validity}")
+        elif isinstance(result, ScoreSummary):
+            notes.append(f"Graded by {grader.spec}. To validate it: prb grade --validate --grader '{grader.spec}'")
+        if result.tokens:
+            notes.append(f"{result.tokens:,} tokens, {dollars(result.cost)}.")
+        return [table._replace(notes=tuple(notes))]
 
-    def _validation(self) -> tuple[list[tuple[str, ...]], list[str], Mapping[str, int]]:
-        """Rows, notes, and why answers failed."""
-        checked = self.summary["validation"]
-        tiers = {f"tier {name}": estimate for name, estimate in checked["by_tier"].items()}
-        parts = {"all": checked["accuracy"], **checked["by_category"], **tiers}
-        rows: list[tuple[str, ...]] = []
-        for name, e in parts.items():
-            rows.append((name, interval(e), str(e["n"]), str(e["ties"]), str(e["failed"])))
-        chosen, rejected = (percent(checked[side]["value"]) for side in ("score_chosen", "score_rejected"))
-        notes = [
-            "How often the chosen answer is graded above the rejected one, in % with a 95 % interval clustered by "
-            "user;",
-            f"a tie counts half (as a loss: {percent(checked['strict_accuracy']['value'])}), failures are left out.",
-            f"Mean score: chosen {chosen}, rejected {rejected}, gap {interval(checked['gap'], sign=True)}.",
-        ]
 
-        def agreement(of: Result) -> str:
-            kappa = interval(of["kappa"], 2, scale=1)
-            return f"{of['answers']} answers: {interval(of['equal'])} % of aspect grades equal, quadratic kappa {kappa}"
+def _validation_table(result: ValidationSummary) -> Table:
+    checked, human, retest = result.validation, result.human, result.retest
+    tiers = {f"tier {name}": estimate for name, estimate in checked.by_tier.items()}
+    parts = {"all": checked.accuracy, **checked.by_category, **tiers}
+    rows = [(name, interval(e), str(e.n), str(e.ties), str(e.failed)) for name, e in parts.items()]
+    means = f"chosen {percent(checked.score_chosen.value)}, rejected {percent(checked.score_rejected.value)}"
+    notes = [
+        "How often the chosen answer is graded above the rejected one, in % with a 95 % interval clustered by user;",
+        f"a tie counts half (as a loss: {percent(checked.strict_accuracy.value)}), failures are left out.",
+        f"Mean score: {means}, gap {interval(checked.gap, sign=True)}.",
+    ]
 
-        if human := self.summary["human"]:
-            spearman = f"Spearman of scores {interval(human['spearman'], 2, scale=1)}"
-            notes.append(f"Against human grades, {agreement(human)}, {spearman}; {human['failed']} failed.")
-        retest = self.summary["retest"]
-        if retest and retest["deterministic"]:
-            notes.append("Test-retest: this grader is deterministic.")
-        elif retest:
-            notes.append(f"Graded again under another seed, {agreement(retest)}; {retest['failed']} failed.")
-        return rows, notes, checked["failures"]
+    def agreement(of: GradeAgreement) -> str:
+        kappa = interval(of.kappa, 2, scale=1)
+        return f"{of.answers} answers: {interval(of.equal)} % of aspect grades equal, quadratic kappa {kappa}"
+
+    if human:
+        spearman = f"Spearman of scores {interval(human.spearman, 2, scale=1)}"
+        notes.append(f"Against human grades, {agreement(human)}, {spearman}; {human.failed} failed.")
+    if retest and retest.deterministic:
+        notes.append("Test-retest: this grader is deterministic.")
+    elif retest:
+        notes.append(f"Graded again under another seed, {agreement(retest)}; {retest.failed} failed.")
+    columns = ("rows", "chosen > rejected", "n", "ties", "failed")
+    return Table(f"{result.grader.spec} on {result.dataset.label}", columns, tuple(rows), tuple(notes))
 
 
 class Licensed(Run):
