@@ -49,6 +49,8 @@ from prb.work import Planned, count_reasons
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from prb.study.agreement import AgreementSummary
+
 Result = Mapping[str, Any]
 REPLY_TOKENS = 200
 """What a dry run takes a reply of an LLM to have."""
@@ -688,7 +690,13 @@ class Study(Run):
     file = "agreement.json"
     keys = frozenset({"agreement", "preference", "planning"})
 
+    @cached_property
+    def typed(self) -> AgreementSummary:
+        from prb.study.agreement import AgreementSummary
+
+        return convert(self.summary, AgreementSummary)
+
     def lines(self) -> list[str]:
         from prb.study.agreement import verdict
 
-        return verdict(self.summary)
+        return verdict(self.typed)
