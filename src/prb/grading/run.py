@@ -314,7 +314,7 @@ class GradingJob:
         licensed = None
         if self._config.license:
             license = read_license(self._config.license)
-            items = [graded_item({"pair": key.pair, "answer": key.answer}) for key in self._answers]
+            items = [graded_item(key.pair, key.answer) for key in self._answers]
             powered = license.correct(HUMAN_GRADES, items, scores(results), clusters)
             licensed = LicensedScore(powered.tuned, license.sentence())
         return ScoreSummary(

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from sqlalchemy import Connection
 
-from prb.study.agreement import AgreementSummary, attention, summarize
+from prb.study.agreement import AgreementSummary, ItemSummary, attention, summarize
 from prb.study.config import Judgment
 from prb.study.database import (
     ANNOTATOR,
@@ -58,7 +58,7 @@ def login_page(request: Request, site: ServedSite) -> Response:
 def login(request: Request, site: ServedSite, form: Posted) -> Response:
     site.limit_sign_ins(request)
     with site.database.read() as connection:
-        stored = study_row(connection)["admin_hash"]
+        stored = study_row(connection).admin_hash
     if password_matches(stored, form.get("password", "")):
         return site.sign_in(request, None)
     with site.database.write() as connection:
@@ -86,7 +86,7 @@ def overview_page(request: Request, site: Site, *, invited: str = "", token: str
     with site.database.read() as connection:
         annotators = annotator_table(connection, site.kind)
         events = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(EVENTS)).all()
-        state = study_row(connection)["state"]
+        state = study_row(connection).state
     seconds = [a.seconds for a in annotators if a.seconds]
     address = site.url or str(request.base_url).rstrip("/")
     return site.page(
@@ -147,6 +147,14 @@ def add(request: Request, site: ServedSite, form: Posted) -> Response:
     return overview_page(request, site, invited=name, token=token)
 
 
+class ShownItem(NamedTuple):
+    row: Any
+    """In the database, with the number of its takers."""
+    answers: dict[str, str]
+    votes: ItemSummary | None
+    reasons: list[str]
+
+
 @ADMIN.get("/items")
 def items(request: Request, site: ServedSite) -> Response:
     """Every item with its texts and votes, those to look at first."""
@@ -163,9 +171,8 @@ def items(request: Request, site: ServedSite) -> Response:
         for row in connection.execute(shown.order_by(ITEM.c.id)):
             if not row.content.get("practice"):
                 answers = dict(zip(names or map(str, count(1)), row.content["answers"], strict=False))
-                item = {"key": row.key, "question": row.content["question"], "answers": answers, "takers": row.takers}
-                table.append({**item, "votes": votes.get(row.key), "reasons": reasons.get(row.key, ())})
-    table.sort(key=lambda item: (-len(item["reasons"]), -item["takers"]))
+                table.append(ShownItem(row, answers, votes.get(row.key), reasons.get(row.key, [])))
+    table.sort(key=lambda item: (-len(item.reasons), -item.row.takers))
     return site.page(request, "items.html", items=table)
 
 

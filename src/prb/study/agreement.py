@@ -4,11 +4,10 @@ and its verdict in plain sentences."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -209,7 +208,7 @@ def read_judgments(where: str) -> list[Judgment]:
     from prb.study.judgments import judgments
 
     with closing(open_study(where)) as database, database.read() as connection:
-        if study_row(connection)["kind"] != "validate":
+        if study_row(connection).kind != "validate":
             raise BadInput("agreement needs a study of kind validate; `prb study export` writes what this one holds")
         return judgments(connection)
 
@@ -263,62 +262,56 @@ def attention(rows: Sequence[Judgment]) -> dict[str, tuple[int, int]]:
     return counts
 
 
-class Vote(NamedTuple):
-    unit: str
-    annotator: str
-    group: str
-    """Of units that share a question."""
-    value: int
-
-
-def votes_matrix(votes: Sequence[Vote]) -> tuple[Ints, Ints, list[str]]:
-    """Units × annotators, −1 where there is no vote; the group of each unit; the annotators."""
-    group = {vote.unit: vote.group for vote in votes}
-    annotators = sorted({vote.annotator for vote in votes})
+def votes_matrix(
+    rows: Sequence[Judgment], votes: Callable[[Judgment], Mapping[str, int]]
+) -> tuple[Ints, Ints, list[str]]:
+    """Units × annotators, −1 where there is no vote; the group of each unit; the annotators. `votes` are the values of
+    a judgment by unit."""
+    voted = [(row, unit, value) for row in rows for unit, value in votes(row).items()]
+    group = {unit: row.group for row, unit, _ in voted}
+    annotators = sorted({row.annotator for row, *_ in voted})
     matrix: Ints = np.full((len(group), len(annotators)), -1, dtype=np.int64)
     line, column = {unit: n for n, unit in enumerate(group)}, {name: n for n, name in enumerate(annotators)}
-    for vote in votes:
-        matrix[line[vote.unit], column[vote.annotator]] = vote.value
+    for row, unit, value in voted:
+        matrix[line[unit], column[row.annotator]] = value
     return matrix, codes(list(group.values())), annotators
 
 
-def preference_votes(rows: Sequence[Judgment], when: str) -> list[Vote]:
+def preference_vote(row: Judgment, when: str = "after") -> dict[str, int]:
     """0, 1 or 2 (neither). A hash of the item decides which answer is 0: if it were always the labeled one,
     everybody choosing the labeled answer would count as agreement by chance."""
-    votes = []
-    for row in rows:
-        if preferred := getattr(row, when):
-            code = (draw(0, "label", row.item) + (preferred == "rejected")) % 2
-            votes.append(Vote(row.item, row.annotator, row.group, 2 if preferred == "neither" else code))
-    return votes
+    if not (preferred := getattr(row, when)):
+        return {}
+    code = (draw(0, "label", row.item) + (preferred == "rejected")) % 2
+    return {row.item: 2 if preferred == "neither" else code}
 
 
 def agreement_by_question(
     kept: Sequence[Judgment], unrevised: Sequence[Judgment], draws: int
 ) -> dict[str, QuestionAgreement]:
-    differences = [
-        Vote(r.item, r.annotator, r.group, DIFFERENCES.index(r.difference)) for r in kept if r.difference is not None
-    ]
+    def of_difference(row: Judgment) -> dict[str, int]:
+        return {row.item: DIFFERENCES.index(row.difference)} if row.difference else {}
+
+    def of_rating(row: Judgment, criterion: str) -> dict[str, int]:
+        return {f"{row.item} {answer}": ratings[criterion] - 1 for answer, ratings in row.ratings.items()}
+
     agreement = {
-        "before": vote_agreement(preference_votes(unrevised, "before"), draws),
-        "after": vote_agreement(preference_votes(kept, "after"), draws),
-        "difference": vote_agreement(differences, draws),
+        "before": vote_agreement(unrevised, partial(preference_vote, when="before"), draws),
+        "after": vote_agreement(kept, preference_vote, draws),
+        "difference": vote_agreement(kept, of_difference, draws),
     }
     ordinal = partial(krippendorff_alpha, values=len(RATINGS), ordinal=True)
     for criterion in CRITERIA:
-        ratings = [
-            Vote(f"{r.item} {answer}", r.annotator, r.group, rating[criterion] - 1)
-            for r in unrevised
-            for answer, rating in r.ratings.items()
-        ]
-        matrix, groups, _ = votes_matrix(ratings)
+        matrix, groups, _ = votes_matrix(unrevised, partial(of_rating, criterion=criterion))
         agreement[criterion] = QuestionAgreement(alpha=with_interval(ordinal, matrix, groups, draws=draws))
     return agreement
 
 
-def vote_agreement(votes: Sequence[Vote], draws: int) -> QuestionAgreement:
+def vote_agreement(
+    rows: Sequence[Judgment], votes: Callable[[Judgment], Mapping[str, int]], draws: int
+) -> QuestionAgreement:
     """Of votes for one of three values."""
-    matrix, groups, annotators = votes_matrix(votes)
+    matrix, groups, annotators = votes_matrix(rows, votes)
     many = len(annotators) > MANY_ANNOTATORS
 
     def measured(coefficient: Callable[..., float | None], draws: int = draws) -> Coefficient:
@@ -394,7 +387,7 @@ def personal_share(rows: Sequence[Judgment]) -> PersonalShare:
 
 def annotator_summaries(rows: Sequence[Judgment], checks: dict[str, tuple[int, int]]) -> list[AnnotatorSummary]:
     """Of everybody who finished an item."""
-    matrix, _, annotators = votes_matrix(preference_votes(rows, "after"))
+    matrix, _, annotators = votes_matrix(rows, preference_vote)
     accuracy = dawid_skene(matrix, 3).accuracy if len(matrix) else np.zeros(0)
     finished = {name: [CREDIT[r.after] for r in rows if r.annotator == name and r.after] for name in annotators}
     return [
