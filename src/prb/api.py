@@ -255,7 +255,7 @@ def grade(
         return Licensed(made.folder, made.summary)
 
     job = partial(run, grader=grader, progress=progress)
-    return _run(config, job, Grading, lambda result: check_failures(result.summary, config.max_failed))
+    return _run(config, job, Grading, lambda result: check_failures(result.typed, config.max_failed))
 
 
 @verb(BuildConfig)

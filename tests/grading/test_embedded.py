@@ -50,12 +50,12 @@ def test_grades_are_calibrated_where_they_were_fitted() -> None:
 
 
 def test_its_validity_is_measured_on_the_test_split() -> None:
-    accuracy = discrimination(grade_pairs(load("mirror", split="test"), grader().grade))["accuracy"]
+    accuracy = discrimination(grade_pairs(load("mirror", split="test"), grader().grade)).accuracy
     sentence = grader().validity
     numbers = [float(number) for number in re.findall(r"[0-9]+\.[0-9]", sentence)]
-    assert numbers == [round(100 * accuracy[key], 1) for key in ("value", "low", "high")]
+    assert numbers == [round(100 * x, 1) for x in (accuracy.value, accuracy.low, accuracy.high)]
     assert "240 rows" in sentence
-    assert accuracy["low"] > 0.7
+    assert accuracy.low > 0.7
 
 
 def test_pasting_an_unrelated_answer_behind_hardly_helps() -> None:

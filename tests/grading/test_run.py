@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from scipy.stats import spearmanr
 from sklearn.metrics import cohen_kappa_score
 
@@ -34,6 +35,7 @@ from prb.grading.run import (
     grade,
     rank_correlation,
     ranks,
+    read_summary,
     weighted_kappa,
 )
 from prb.llm import ScriptedLLM
@@ -339,7 +341,7 @@ def test_answers_that_failed_are_graded_again(
     whole = grade(config, grader=Recording(), out=tmp_path / "whole").summary
     first = grade(config, grader=Recording(failing(Failure("lost", kind=kind), 2, 2))).summary
     with pytest.raises(TooManyFailures, match=r"mine: 1 of 5 failed \(2 × lost\)"):
-        check_failures(first, 0.1)
+        check_failures(read_summary(first), 0.1)
     grader = Recording()
     mended = grade(config, grader=grader, fresh=fresh).summary
     assert len(grader.asked) == again
@@ -370,17 +372,17 @@ ROWS = [
 
 
 def test_discrimination_by_hand() -> None:
-    found = discrimination(ROWS)
-    accuracy = found["accuracy"]
-    assert (accuracy["value"], accuracy["n"], accuracy["ties"], accuracy["failed"]) == (2.5 / 4, 4, 1, 1)
-    assert found["strict_accuracy"]["value"] == 0.5
-    assert found["score_chosen"]["value"] == pytest.approx((1 + 0.5 + 0.25 + 0.75) / 4)
-    assert found["score_rejected"]["value"] == pytest.approx((0 + 0.5 + 0.75 + 0.5) / 4)
-    assert found["gap"]["value"] == pytest.approx(0.75 / 4)
-    assert (found["gap"]["n"], found["gap"]["dropped"]) == (4, 1)
-    assert {tier: e["value"] for tier, e in found["by_tier"].items()} == {"stated": 0.75, "implied": 0.5}
-    assert found["by_category"]["Art"]["failed"] == 1
-    assert found["failures"] == {"timeout": 1}
+    result = discrimination(ROWS)
+    accuracy = result.accuracy
+    assert (accuracy.value, accuracy.n, accuracy.ties, accuracy.failed) == (2.5 / 4, 4, 1, 1)
+    assert result.strict_accuracy.value == 0.5
+    assert result.score_chosen.value == pytest.approx((1 + 0.5 + 0.25 + 0.75) / 4)
+    assert result.score_rejected.value == pytest.approx((0 + 0.5 + 0.75 + 0.5) / 4)
+    assert result.gap.value == pytest.approx(0.75 / 4)
+    assert (result.gap.n, result.gap.dropped) == (4, 1)
+    assert {tier: e.value for tier, e in result.by_tier.items()} == {"stated": 0.75, "implied": 0.5}
+    assert result.by_category["Art"].failed == 1
+    assert result.failures == {"timeout": 1}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
@@ -416,11 +418,11 @@ def test_agreement_by_hand() -> None:
         GradedTwice("d", FAILED, graded(2, 2)),
         GradedTwice("d", graded(2, 2), FAILED),
     ]
-    found = agreement(rows)
-    assert (found["answers"], found["failed"]) == (3, 2)
-    assert (found["equal"]["value"], found["equal"]["n"]) == (5 / 6, 6)
+    result = agreement(rows)
+    assert (result.answers, result.failed) == (3, 2)
+    assert (result.equal.value, result.equal.n) == (5 / 6, 6)
     kappa = cohen_kappa_score([2, 0, 1, 1, 0, 2], [2, 1, 1, 1, 0, 2], weights="quadratic")
-    assert found["kappa"]["value"] == pytest.approx(kappa)
-    assert found["kappa"]["low"] <= kappa <= found["kappa"]["high"]
-    assert found["spearman"]["value"] is None  # one side scored all three answers ½
-    assert agreement([]) == {**agreement([rows[3]]), "failed": 0}
+    assert result.kappa.value == pytest.approx(kappa)
+    assert result.kappa.low <= kappa <= result.kappa.high
+    assert result.spearman.value is None  # one side scored all three answers ½
+    assert agreement([]) == structs.replace(agreement([rows[3]]), failed=0)

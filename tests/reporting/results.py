@@ -101,7 +101,7 @@ def judgements() -> list[dict[str, Any]]:
 
 def agreement(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, summarize(judged(judgements()), draws=50))
+    write_json(path, msgspec.to_builtins(summarize(judged(judgements()), draws=50)))
     return path
 
 

@@ -67,10 +67,10 @@ def test_ratings_are_counted_by_criterion_answer_and_step() -> None:
 
 def test_of_each_item_the_votes_are_kept() -> None:
     first = item_summaries(judged([r for r in judgements() if not r["check"]]))[0]
-    assert first["item"] == "i0"
-    assert (first["before"], first["after"]) == (
+    assert first.item == "i0"
+    assert (first.before, first.after) == (
         {"chosen": 3, "rejected": 0, "neither": 0},
         {"chosen": 0, "rejected": 3, "neither": 0},
     )
-    assert first["difference"] == {"quality": 3}
-    assert first["means"] == {"chosen": pytest.approx(13 / 3), "rejected": 4.0}
+    assert first.difference == {"quality": 3}
+    assert first.means == {"chosen": pytest.approx(13 / 3), "rejected": 4.0}

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from prb.errors import BadInput, GateFailed, UnknownName
-from prb.study.agreement import agree, attention, items_to_drop, require, summarize, verdict
+from prb.study.agreement import AgreementSummary, agree, attention, items_to_drop, require, summarize, verdict
 from prb.study.config import AgreeConfig, ExportConfig, Judgment
 from prb.study.judgments import export
 from tests.study.conftest import Make
@@ -62,7 +62,7 @@ def test_a_good_study_passes_every_gate() -> None:
     for n, r in enumerate(rows):  # a little honest noise, the same for both answers
         r["ratings"] = rated(4 + n % 2, 4 + (n // 2) % 2)
     result = summarize(judged(rows), draws=100)
-    assert result["verdicts"] == {"parity": True, "preference": True, "personal": True, "agreement": True}
+    assert result.verdicts == {"parity": True, "preference": True, "personal": True, "agreement": True}
     require(["parity", "preference", "personal", "agreement"], result)
     text = "\n".join(verdict(result))
     assert "90 judgments of 30 items by 3 annotators." in text
@@ -79,8 +79,8 @@ def test_one_judgment_of_one_item_by_one_annotator_is_singular() -> None:
 
 def test_answers_of_different_quality_fail_parity_with_the_figures() -> None:
     result = summarize(judged(study(ratings=rated(5, 4))), draws=0)
-    assert result["quality"]["correctness"]["parity"]["mean"] == 1.0
-    assert result["verdicts"]["parity"] is False
+    assert result.quality.correctness.parity.mean == 1.0
+    assert result.verdicts["parity"] is False
     with pytest.raises(GateFailed, match=r"parity does not hold: The answers are not shown to be equally good"):
         require(["parity", "preference"], result)
 
@@ -92,11 +92,11 @@ def test_of_mirror_rows_the_size_of_the_difference_counts_not_its_sign() -> None
         rows += [row(i, a, ratings=rated(5, 3), mirror=f"t{i}", **twins) for a in range(2)]
         rows += [row(i, a, ratings=rated(3, 5), mirror=f"i{i}", **twins) | {"item": f"t{i}"} for a in range(2, 4)]
     result = summarize(judged(rows), draws=0)
-    quality = result["quality"]["correctness"]
-    assert quality["parity"] is None
-    assert quality["mirror_size"]["value"] == 2.0
-    assert quality["mirror_size"]["n"] == 20
-    assert result["verdicts"]["parity"] is False
+    quality = result.quality.correctness
+    assert quality.parity is None
+    assert quality.mirror_size.value == 2.0
+    assert quality.mirror_size.n == 20
+    assert result.verdicts["parity"] is False
     assert "Answers to mirrored questions are not shown to differ by less than 0.5" in "\n".join(verdict(result))
 
 
@@ -105,9 +105,9 @@ def test_preference_counts_neither_as_half_and_knows_before_from_after() -> None
     rows[0]["before"] = rows[1]["before"] = "neither"
     rows[2]["before"] = rows[2]["after"] = "rejected"
     result = summarize(judged(rows), draws=0)
-    assert result["preference"]["before"]["value"] == pytest.approx((2 * 0.5 + 5) / 8)
-    assert result["preference"]["after"]["value"] == pytest.approx(7 / 8)
-    assert result["preference"]["before"]["ties"] == 2
+    assert result.preference.before.value == pytest.approx((2 * 0.5 + 5) / 8)
+    assert result.preference.after.value == pytest.approx(7 / 8)
+    assert result.preference.before.ties == 2
 
 
 def test_checks_skips_and_revised_ratings_stay_out_of_the_figures() -> None:
@@ -116,11 +116,11 @@ def test_checks_skips_and_revised_ratings_stay_out_of_the_figures() -> None:
     rows.append(row(91, 0, skipped="unclear", before=None, after=None, ratings={}, difference=None))
     rows[0] |= {"revised": True, "before": "rejected", "ratings": rated(1, 5)}
     result = summarize(judged(rows), draws=0)
-    counts = result["counts"]
-    assert (counts["items"], counts["judgements"], counts["skipped"], counts["revised"]) == (5, 10, 1, 1)
-    assert (result["preference"]["before"]["value"], result["preference"]["before"]["n"]) == (1.0, 9)
-    assert result["quality"]["correctness"]["parity"]["mean"] == 0
-    assert result["preference"]["after"]["n"] == 10
+    counts = result.counts
+    assert (counts.items, counts.judgements, counts.skipped, counts.revised) == (5, 10, 1, 1)
+    assert (result.preference.before.value, result.preference.before.n) == (1.0, 9)
+    assert result.quality.correctness.parity.mean == 0
+    assert result.preference.after.n == 10
 
 
 def test_whoever_misses_the_checks_is_left_out_and_named() -> None:
@@ -129,8 +129,8 @@ def test_whoever_misses_the_checks_is_left_out_and_named() -> None:
         rows += [row(90 + n, a, check=True, ratings=rated(5, 1 if good else 5)) for n in range(2)]
     assert attention(judged(rows)) == {"p-0": (2, 2), "p-1": (2, 2), "p-2": (0, 2)}
     result = summarize(judged(rows), draws=0)
-    assert result["counts"]["left_out"] == ["p-2"]
-    assert result["counts"]["annotators"] == 2
+    assert result.counts.left_out == ["p-2"]
+    assert result.counts.annotators == 2
     assert "left out for failed attention checks: p-2" in verdict(result)[0]
 
 
@@ -143,7 +143,7 @@ def test_items_are_dropped_for_reasons() -> None:
         rows[n]["difference"] = "quality"
     for n in (9, 10, 11):
         rows[n]["ratings"] = rated(4, 2)
-    found = {d["item"]: d["reasons"] for d in items_to_drop(judged(rows))}
+    found = {d.item: d.reasons for d in items_to_drop(judged(rows))}
     assert found == {
         "i0": ["most prefer the other answer"],
         "i1": ["no majority for either answer"],
@@ -158,15 +158,15 @@ def test_unreliable_annotators_stand_out() -> None:
     for r in rows:
         if r["annotator"] == "p-3" and int(r["item"][1:]) % 2:
             r["after"] = "rejected"
-    people = {p["annotator"]: p for p in summarize(judged(rows), draws=0)["annotators"]}
-    assert people["p-3"]["reliability"] < 0.7
-    assert people["p-0"]["reliability"] > 0.95
-    assert (people["p-3"]["with_label"], people["p-0"]["with_label"]) == (0.5, 1.0)
+    people = {p.annotator: p for p in summarize(judged(rows), draws=0).annotators}
+    assert people["p-3"].reliability < 0.7
+    assert people["p-0"].reliability > 0.95
+    assert (people["p-3"].with_label, people["p-0"].with_label) == (0.5, 1.0)
 
 
 def test_an_empty_study_says_so_and_fails_every_gate() -> None:
     result = summarize([], draws=10)
-    assert set(result["verdicts"].values()) == {False}
+    assert set(result.verdicts.values()) == {False}
     assert "0 judgments" in verdict(result)[0]
     with pytest.raises(GateFailed, match="Nothing has been rated yet"):
         require(["parity"], result)
@@ -186,12 +186,12 @@ def test_a_study_and_its_export_give_the_same_verdict(make: Make, tmp_path: Path
     export(ExportConfig(study=made.where, out=tmp_path / "out"))
     exported = agree(AgreeConfig(study=str(tmp_path / "out" / "judgements.jsonl")))
     assert exported == agree(AgreeConfig(study=made.where))
-    assert exported["counts"]["judgements"] == 9
-    seen: list[Row] = []
+    assert exported.counts.judgements == 9
     config = AgreeConfig(study=made.where, require="agreement, parity", out=tmp_path / "agree.json")
-    with pytest.raises(GateFailed, match="agreement does not hold"):
-        agree(config, show=seen.append)
-    assert orjson.loads((tmp_path / "agree.json").read_bytes())["counts"] == seen[0]["counts"]
+    with pytest.raises(GateFailed, match="agreement does not hold") as failed:
+        agree(config)
+    written = orjson.loads((tmp_path / "agree.json").read_bytes())
+    assert msgspec.convert(written, AgreementSummary) == failed.value.result
 
 
 def test_what_holds_no_judgements_is_refused(make: Make, tmp_path: Path) -> None:

@@ -143,8 +143,8 @@ def aspects_gate(chosen: Sequence[float] = (), rejected: Sequence[float] = ()) -
 
 def length_gate(chosen: str, rejected: str, gap: float) -> str | None:
     """In characters, so that it means the same in every language."""
-    found = length_gap(chosen, rejected)
-    return f"{len(chosen)} and {len(rejected)} characters differ by {found:.0%}" if found > gap else None
+    share = length_gap(chosen, rejected)
+    return f"{len(chosen)} and {len(rejected)} characters differ by {share:.0%}" if share > gap else None
 
 
 def length_gap(chosen: str, rejected: str) -> float:
@@ -202,7 +202,12 @@ class Pipeline:
         try:
             self._admit()
             self._write_rubrics()
-            self._run_rounds(self._make_tasks())
+            couples = self._couple() if self.config.mirror else []
+            self._finish("couple")
+            taken = {record.id for task in couples for record, _ in task.users}
+            alone = self._oppose([record for record in self.records if record.id not in taken])
+            self._finish("negative")
+            self._run_rounds([*couples, *alone])
         except StageReached:
             self.stopped_after = self.config.until
         return self._write()
@@ -277,15 +282,6 @@ class Pipeline:
                 kept.append(clean)
         self.records = kept
         self._finish("rubric")
-
-    def _make_tasks(self) -> list[PairTask]:
-        """Confirmed couples first, then all other users on their own."""
-        couples = self._couple() if self.config.mirror else []
-        self._finish("couple")
-        taken = {record.id for task in couples for record, _ in task.users}
-        alone = self._oppose([record for record in self.records if record.id not in taken])
-        self._finish("negative")
-        return [*couples, *alone]
 
     def _couple(self) -> list[PairTask]:
         proposed = propose_couples(self.records, ENCODERS.make("static"), self.limits["couple"]["cosine"])

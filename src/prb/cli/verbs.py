@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from shlex import quote
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import prb
@@ -183,13 +183,14 @@ def study_export(config: StudyExportConfig) -> None:
 
 
 def study_agree(config: AgreeConfig) -> None:
-    from prb.study.agreement import agree as run
-    from prb.study.agreement import verdict
+    from msgspec import to_builtins
 
-    def show(summary: dict[str, Any]) -> None:
-        print_json(summary) if config.json else print("\n".join(verdict(summary)))
+    from prb.study.agreement import agree, verdict
 
-    run(config, show=show)
+    summary, failed = finished(lambda: agree(config))
+    print_json(to_builtins(summary)) if config.json else print("\n".join(verdict(summary)))
+    if failed:
+        raise failed
 
 
 def study_demo(config: DemoConfig) -> None:

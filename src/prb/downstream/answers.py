@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from prb.data.schema import read_items
 from prb.errors import BadInput
-from prb.grading import Answered, Grader, Grades, grades_of, grading_calls
+from prb.grading import Answered, Grades, grades_of, grading_calls
 from prb.hashing import digest, draw
 from prb.llm import Completion, Request, Sampling, request_key
 from prb.llm.asking import without_thinking
@@ -293,18 +293,3 @@ def scores_of(name: str, method: str, candidates: Candidates, replies: Sequence[
 class ModelAbout(Struct, frozen=True):
     spec: str
     fingerprint: str | None = None
-
-
-class GraderAbout(Struct, frozen=True):
-    spec: str
-    fingerprint: str | None = None
-    validity: str | None = None
-
-    @classmethod
-    def of(cls, spec: str, grader: Grader) -> Self:
-        return cls(spec, grader.fingerprint, getattr(grader, "validity", None))
-
-    @property
-    def trust(self) -> str:
-        """Whose grades these are and how far they can be trusted; shown wherever they are."""
-        return f"Graded by {self.spec}. {self.validity or 'Its validity has not been measured.'}"

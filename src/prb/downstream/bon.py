@@ -45,7 +45,6 @@ from prb.downstream.answers import (
     SAMPLES,
     SCORES,
     Asking,
-    GraderAbout,
     ModelAbout,
     Place,
     Pool,
@@ -58,14 +57,7 @@ from prb.engine.executors import Executor, given, open_executor
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.grading import (
-    GRADERS,
-    Grader,
-    Grades,
-    answered,
-    as_line,
-    make_grader,
-)
+from prb.grading import GRADERS, Grader, GraderAbout, Grades, answered, as_line, make_grader
 from prb.grading.license import GRADES as LABELS
 from prb.grading.license import License, read_license
 from prb.llm import LLM, Sampling, check_llm, make_llm

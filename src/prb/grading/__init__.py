@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar, Protocol, Self, TypeGuard, runtime_checkable
 
+from msgspec import Struct
 from pydantic import model_validator
 
 from prb.config import Count, DataConfig, EngineConfig, MaskingConfig, Name, OutputConfig, Place, Seed, config
@@ -137,6 +138,21 @@ def answered(pair: Pair, answer: str, *, masked: bool = False) -> Answered:
 
 
 GRADERS: Registry[Grader] = Registry("grader", package="prb.grading", group="prb.graders")
+
+
+class GraderAbout(Struct, frozen=True):
+    spec: str
+    fingerprint: str | None = None
+    validity: str | None = None
+
+    @classmethod
+    def of(cls, spec: str, grader: Grader) -> Self:
+        return cls(spec, grader.fingerprint, getattr(grader, "validity", None))
+
+    @property
+    def trust(self) -> str:
+        """Whose grades these are and how far they can be trusted; shown wherever they are."""
+        return f"Graded by {self.spec}. {self.validity or 'Its validity has not been measured.'}"
 
 
 def make_grader(spec: str) -> Grader:

@@ -70,7 +70,7 @@ class EmbeddedGrader:
         """How often it scores the chosen answer higher where the truth is known; measured once, then cached."""
 
         def measure() -> dict[str, Any]:
-            return dict(discrimination(grade_pairs(load("mirror", split="test"), self.grade))["accuracy"])
+            return discrimination(grade_pairs(load("mirror", split="test"), self.grade)).accuracy.as_dict()
 
         accuracy = self._remember(measure, self.fingerprint)
         value, low, high = (100 * accuracy[key] for key in ("value", "low", "high"))

@@ -291,23 +291,25 @@ def _of_person(line: Mapping[str, Any]) -> list[Judgment]:
         return [_judgment(line, annotator)]
     if line.get("check") or line.get("skipped"):
         return []
-    found = []
+    judgments = []
     if prefer := line.get("after") or line.get("before"):
-        found.append(_judgment({**line, "question": PREFERENCE, "judgment": prefer}, annotator))
+        judgments.append(_judgment({**line, "question": PREFERENCE, "judgment": prefer}, annotator))
     ratings = line["ratings"]
     if ratings.get("chosen") and ratings.get("rejected"):
         chosen, rejected = (np.mean([*map(float, ratings[side].values())]) for side in ("chosen", "rejected"))
         higher = (float(np.sign(chosen - rejected)) + 1) / 2
-        found.append(_judgment({**line, "question": QUALITY, "judgment": higher}, annotator))
-    return found
+        judgments.append(_judgment({**line, "question": QUALITY, "judgment": higher}, annotator))
+    return judgments
 
 
 def _judgment(line: Mapping[str, Any], annotator: str) -> Judgment:
     if "grades" in line:  # as `prb grade --human` reads them
-        grades = line["grades"]
+        pair, answer, grades = line.get("pair"), line.get("answer"), line["grades"]
         if not isinstance(grades, list) or not grades or not all(isinstance(g, int | float) for g in grades):
             raise ValueError("`grades` must be a list of numbers")
-        return Judgment(GRADES, graded_item(line), annotator, sum(grades) / (TOP * len(grades)))
+        if not isinstance(answer, str) or not pair:
+            raise ValueError("`pair` or `answer` is missing")
+        return Judgment(GRADES, graded_item(pair, answer), annotator, sum(grades) / (TOP * len(grades)))
     if line.get("item") in (None, "") or line.get("judgment") in (None, ""):
         raise ValueError("`item` or `judgment` is missing")
     judgment = line["judgment"]
@@ -322,11 +324,9 @@ def _judgment(line: Mapping[str, Any], annotator: str) -> Judgment:
     return Judgment(str(line.get("question") or PREFERENCE), str(line["item"]), annotator, value, **where)
 
 
-def graded_item(line: Mapping[str, Any]) -> str:
+def graded_item(pair: str, answer: str) -> str:
     """The name of a graded answer: its row and its text."""
-    if not isinstance(line.get("answer"), str) or not line.get("pair"):
-        raise ValueError("`pair` or `answer` is missing")
-    return f"{line['pair']} {short_digest(line['answer'])}"
+    return f"{pair} {short_digest(answer)}"
 
 
 def read_judge(spec: str) -> list[Judgment]:
@@ -338,7 +338,7 @@ def read_judge(spec: str) -> list[Judgment]:
     if (path / "grades.jsonl").is_file():
         lines = read_items(path / "grades.jsonl", dict)
         return [
-            Judgment(GRADES, graded_item(line), "", float(line["score"]), str(line["cluster"]))
+            Judgment(GRADES, graded_item(line["pair"], line["answer"]), "", float(line["score"]), str(line["cluster"]))
             for line in lines
             if line.get("score") is not None and not line.get("round")
         ]

@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, Struct, UnsetType
 
 from prb import __version__
 from prb.data.load import Dataset, load
@@ -26,6 +28,7 @@ from prb.grading import (
     TOP,
     GradeConfig,
     Grader,
+    GraderAbout,
     Grades,
     Reseedable,
     answered,
@@ -40,10 +43,11 @@ from prb.grading.license import graded_item, read_license
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder, write_lines
-from prb.stats.agreement import with_interval
+from prb.stats.agreement import Coefficient, with_interval
 from prb.stats.estimate import Floats, Ints, average, by_label, codes, share
-from prb.stats.paired import difference
-from prb.types import Failure, Pair
+from prb.stats.paired import Difference, difference
+from prb.summary import DatasetAbout
+from prb.types import Estimate, Failure, Pair
 from prb.work import Asked, Breaker, Call, Replies, ask_missing, chunks, open_replies, refuse_failures, share_problem
 
 GRADES = "grades.jsonl"
@@ -74,7 +78,8 @@ def grade(
     job = GradingJob(config, dataset)
     files = {"answers": config.answers, "human": config.human}
     hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path}
-    identity = {"prb": __version__, "grade": config.saved(), "dataset": job.data, "files": hashes}
+    about = msgspec.to_builtins(job.data)
+    identity = {"prb": __version__, "grade": config.saved(), "dataset": about, "files": hashes}
     out = config.folder(f"grade-{Path(config.dataset).name}", dataset.fingerprint, *hashes.values())
     with (
         open_executor(config.engine) as executor,
@@ -88,21 +93,103 @@ def grade(
         graded = job.grade_missing(grader, replies, progress, given=is_given)
         progress.begin("summarizing")
         write_lines(out / GRADES, job.lines(graded))
-        summary = job.summary(graded, grader)
+        summary: dict[str, Any] = msgspec.to_builtins(job.summary(graded, grader))
         run.finish({SUMMARY: summary})
     return Finished(out, summary)
 
 
-def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
+# --- the summary ---
+class GradedDataset(DatasetAbout, frozen=True, omit_defaults=True):
+    rows: int = 0
+
+
+class AnswerCounts(Struct, frozen=True):
+    given: int
+    distinct: int
+
+
+class LicensedScore(Struct, frozen=True):
+    """The mean score as people would grade, by a license of the grader."""
+
+    score: Estimate
+    sentence: str
+
+
+class ScoreSummary(Struct, frozen=True, kw_only=True):
+    """The content of `summary.json` with --answers."""
+
+    prb: str = __version__
+    grader: GraderAbout
+    dataset: GradedDataset
+    seed: int
+    answers: AnswerCounts
+    score: Estimate
+    """The mean over all answers of the file; repeated ones count each time."""
+    failures: dict[str, int]
+    licensed: LicensedScore | None = None
+    tokens: int
+    cost: float
+
+
+class Discrimination(Struct, frozen=True, kw_only=True):
+    """How often, and by how much, the chosen answer is graded above the rejected one."""
+
+    accuracy: Estimate
+    strict_accuracy: Estimate
+    score_chosen: Estimate
+    score_rejected: Estimate
+    gap: Difference
+    by_category: dict[str, Estimate]
+    by_tier: dict[str, Estimate]
+    failures: dict[str, int]
+
+
+class GradeAgreement(Struct, frozen=True, kw_only=True):
+    """Two gradings of the same answers."""
+
+    deterministic: bool | UnsetType = UNSET
+    """Only of a retest. A grader that has no seed is not asked again: then nothing else is set."""
+    equal: Estimate | UnsetType = UNSET
+    """Share of aspects with equal grades, fractional ones rounded first."""
+    kappa: Coefficient | UnsetType = UNSET
+    """Of aspects, with quadratic weights."""
+    spearman: Coefficient | UnsetType = UNSET
+    """Of the scores of answers."""
+    answers: int | UnsetType = UNSET
+    failed: int | UnsetType = UNSET
+    """Answers without both gradings, which are left out."""
+
+
+class ValidationSummary(Struct, frozen=True, kw_only=True):
+    """The content of `summary.json` with --validate."""
+
+    prb: str = __version__
+    grader: GraderAbout
+    dataset: GradedDataset
+    seed: int
+    validation: Discrimination
+    human: GradeAgreement | None = None
+    retest: GradeAgreement | None = None
+    tokens: int
+    cost: float
+
+
+def read_summary(content: Mapping[str, Any]) -> ScoreSummary | ValidationSummary:
+    kind: type[ScoreSummary | ValidationSummary] = ValidationSummary if "validation" in content else ScoreSummary
+    return msgspec.convert(content, kind)
+
+
+def check_failures(summary: ScoreSummary | ValidationSummary, max_failed: float) -> None:
     """Raise `TooManyFailures` if more than this share of the answers (with `validate`, of the pairs) failed."""
-    validation = summary.get("validation")
-    counts, failures = (
-        (validation["accuracy"], validation["failures"]) if validation else (summary["score"], summary["failures"])
-    )
-    failed, total = counts["failed"], counts["n"] + counts["failed"]
-    refuse_failures([share_problem(summary["grader"]["spec"], failed, total, failures, max_failed)], max_failed)
+    if isinstance(summary, ScoreSummary):
+        counted, failures = summary.score, summary.failures
+    else:
+        counted, failures = summary.validation.accuracy, summary.validation.failures
+    total = counted.n + counted.failed
+    refuse_failures([share_problem(summary.grader.spec, counted.failed, total, failures, max_failed)], max_failed)
 
 
+# --- the job ---
 class GradableRows:
     """The rows of a split by id, without their posts: no grader sees those. Reads the lines of input files."""
 
@@ -149,8 +236,7 @@ class GradingJob:
 
     def __init__(self, config: GradeConfig, dataset: Dataset) -> None:
         self._config, self._rows = config, GradableRows(dataset)
-        about = {"name": dataset.name, "split": dataset.split, "fingerprint": dataset.fingerprint}
-        self.data = {**about, "rows": len(dataset)}
+        self.data = GradedDataset(dataset.name, dataset.split, dataset.fingerprint, rows=len(dataset))
         self._answers = read_items(config.answers, self._rows.key)[: config.limit] if config.answers else []
         self._human = read_items(config.human, self._rows.human_grades) if config.human else []
         pairs = list(self._rows.pairs.values())
@@ -192,56 +278,52 @@ class GradingJob:
             user, cluster = self._rows.pairs[key.pair].user, self._rows.clusters[key.pair]
             yield {**key._asdict(), "user": user, "cluster": cluster, **as_line(one)}
 
-    def summary(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> dict[str, Any]:
-        return {
-            "prb": __version__,
-            "grader": {
-                "spec": self._config.grader,
-                "fingerprint": grader.fingerprint,
-                "validity": getattr(grader, "validity", None),
-            },
+    def summary(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> ScoreSummary | ValidationSummary:
+        seed, clusters = self._config.seed, self._rows.clusters
+        about: dict[str, Any] = {
+            "grader": GraderAbout.of(self._config.grader, grader),
             "dataset": self.data,
-            "seed": self._config.seed,
-            **(self._validation(graded, grader) if self._config.validate else self._mean_score(graded)),
+            "seed": seed,
             "tokens": sum(one.tokens for one in graded.values()),
             "cost": sum(one.cost for one in graded.values()),
         }
-
-    def _mean_score(self, graded: Mapping[GradeKey, Graded]) -> dict[str, Any]:
-        """Over all answers of the file; repeated ones count each time. With a license, also as people would grade."""
-        results = [graded[key] for key in self._answers]
-        clusters = [self._rows.clusters[key.pair] for key in self._answers]
-        licensed = None
-        if self._config.license:
-            license = read_license(self._config.license)
-            items = [graded_item({"pair": key.pair, "answer": key.answer}) for key in self._answers]
-            powered = license.correct(HUMAN_GRADES, items, scores(results), clusters)
-            licensed = {"score": powered.tuned.as_dict(), "sentence": license.sentence()}
-        return {
-            "answers": {"given": len(results), "distinct": len(set(self._answers))},
-            "score": average(scores(results), codes(clusters)).as_dict(),
-            "failures": count_failures(results),
-            "licensed": licensed,
-        }
-
-    def _validation(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> dict[str, Any]:
-        seed, clusters = self._config.seed, self._rows.clusters
+        if not self._config.validate:
+            return self._scores(graded, about)
         pairs = []
         for pair in self._labeled:
             chosen, rejected = (graded[GradeKey(pair.id, answer)] for answer in pair.contrast)
             pairs.append(GradedPair(clusters[pair.id], pair.category, pair.tier, chosen, rejected))
         human = [GradedTwice(clusters[key.pair], graded[key], grades) for key, grades in self._human]
-        retest: dict[str, Any] | None = None
-        if self._config.retest:
+        retest = None
+        if self._config.retest and not isinstance(grader, Reseedable):
+            retest = GradeAgreement(deterministic=True)
+        elif self._config.retest:
             again = [key for key in graded if key.round == RETEST]
             twice = [GradedTwice(clusters[key.pair], graded[key._replace(round=0)], graded[key]) for key in again]
-            deterministic = not isinstance(grader, Reseedable)
-            retest = {"deterministic": deterministic, **({} if deterministic else agreement(twice, seed=seed))}
-        return {
-            "validation": discrimination(pairs, seed=seed),
-            "human": agreement(human, seed=seed) if human else None,
-            "retest": retest,
-        }
+            retest = msgspec.structs.replace(agreement(twice, seed=seed), deterministic=False)
+        return ValidationSummary(
+            validation=discrimination(pairs, seed=seed),
+            human=agreement(human, seed=seed) if human else None,
+            retest=retest,
+            **about,
+        )
+
+    def _scores(self, graded: Mapping[GradeKey, Graded], about: Mapping[str, Any]) -> ScoreSummary:
+        results = [graded[key] for key in self._answers]
+        clusters = [self._rows.clusters[key.pair] for key in self._answers]
+        licensed = None
+        if self._config.license:
+            license = read_license(self._config.license)
+            items = [graded_item(key.pair, key.answer) for key in self._answers]
+            powered = license.correct(HUMAN_GRADES, items, scores(results), clusters)
+            licensed = LicensedScore(powered.tuned, license.sentence())
+        return ScoreSummary(
+            answers=AnswerCounts(given=len(results), distinct=len(set(self._answers))),
+            score=average(scores(results), codes(clusters)),
+            failures=count_failures(results),
+            licensed=licensed,
+            **about,
+        )
 
 
 # --- how good is a grader: pure functions of grades that exist already ---
@@ -263,50 +345,39 @@ class GradedTwice(NamedTuple):
     second: Graded
 
 
-def discrimination(rows: Sequence[GradedPair], *, seed: int = 0) -> dict[str, Any]:
-    """How often, and by how much, the chosen answer is graded above the rejected one.
-
-    A pair with an ungraded answer has no credit; it is counted as failed.
-    """
+def discrimination(rows: Sequence[GradedPair], *, seed: int = 0) -> Discrimination:
+    """A pair with an ungraded answer has no credit; it is counted as failed."""
     clusters = codes([row.cluster for row in rows])
     chosen, rejected = scores([row.chosen for row in rows]), scores([row.rejected for row in rows])
     credit = np.where(np.isnan(chosen - rejected), np.nan, (np.sign(chosen - rejected) + 1) / 2)
     known = ~np.isnan(credit)
     failed = int((~known).sum())
-
-    def grouped(labels: Sequence[str | None]) -> dict[str, Any]:
-        return {label: estimate.as_dict() for label, estimate in by_label(credit, clusters, labels).items()}
-
-    return {
-        "accuracy": share(credit[known], clusters[known], failed=failed).as_dict(),
-        "strict_accuracy": share((credit[known] == 1).astype(np.float64), clusters[known], failed=failed).as_dict(),
-        "score_chosen": average(np.where(known, chosen, np.nan), clusters).as_dict(),
-        "score_rejected": average(np.where(known, rejected, np.nan), clusters).as_dict(),
-        "gap": difference(chosen, rejected, clusters, seed=seed).as_dict(),
-        "by_category": grouped([row.category for row in rows]),
-        "by_tier": grouped([row.tier for row in rows]),
-        "failures": count_failures(graded for row in rows for graded in (row.chosen, row.rejected)),
-    }
+    return Discrimination(
+        accuracy=share(credit[known], clusters[known], failed=failed),
+        strict_accuracy=share((credit[known] == 1).astype(np.float64), clusters[known], failed=failed),
+        score_chosen=average(np.where(known, chosen, np.nan), clusters),
+        score_rejected=average(np.where(known, rejected, np.nan), clusters),
+        gap=difference(chosen, rejected, clusters, seed=seed),
+        by_category=by_label(credit, clusters, [row.category for row in rows]),
+        by_tier=by_label(credit, clusters, [row.tier for row in rows]),
+        failures=count_failures(graded for row in rows for graded in (row.chosen, row.rejected)),
+    )
 
 
-def agreement(rows: Sequence[GradedTwice], *, seed: int = 0) -> dict[str, Any]:
-    """Per aspect: the share of equal grades and kappa, fractional grades rounded first. Per answer: Spearman of scores.
-
-    An answer without both gradings is left out and counted as failed.
-    """
+def agreement(rows: Sequence[GradedTwice], *, seed: int = 0) -> GradeAgreement:
     both = [(r.cluster, g) for r in rows if (g := [x for x in r[1:] if isinstance(x, Grades)]) and len(g) == 2]
     aspects = np.array([grades for _, g in both for grades in zip(*(x.aspects for x in g), strict=True)]).reshape(-1, 2)
     grades = np.rint(aspects).astype(np.int64)
     by_aspect = codes([cluster for cluster, g in both for _ in g[0].aspects])
     by_answer = codes([cluster for cluster, _ in both])
     totals = np.array([[x.score for x in g] for _, g in both]).reshape(-1, 2)
-    return {
-        "equal": share((grades[:, 0] == grades[:, 1]).astype(np.float64), by_aspect).as_dict(),
-        "kappa": with_interval(weighted_kappa, grades, by_aspect, seed=seed).as_dict(),
-        "spearman": with_interval(rank_correlation, ranks(totals), by_answer, seed=seed).as_dict(),
-        "answers": len(both),
-        "failed": len(rows) - len(both),
-    }
+    return GradeAgreement(
+        equal=share((grades[:, 0] == grades[:, 1]).astype(np.float64), by_aspect),
+        kappa=with_interval(weighted_kappa, grades, by_aspect, seed=seed),
+        spearman=with_interval(rank_correlation, ranks(totals), by_answer, seed=seed),
+        answers=len(both),
+        failed=len(rows) - len(both),
+    )
 
 
 def weighted_kappa(grades: Ints) -> float | None:

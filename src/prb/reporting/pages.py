@@ -388,9 +388,9 @@ def _study(run: Study) -> dict[str, Any]:
     """The whole result, with its verdicts in words."""
     from prb.study.agreement import claims
 
-    result, lines = run.summary, run.lines()
-    gates = [{"name": name, "holds": result["verdicts"][name], "says": says} for name, says in claims(result).items()]
-    return {**result, "gates": gates, "basis": lines[0], "next": lines[-1]}
+    result, lines = run.typed, run.lines()
+    gates = [{"name": name, "holds": result.verdicts[name], "says": says} for name, says in claims(result).items()]
+    return {**run.summary, "gates": gates, "basis": lines[0], "next": lines[-1]}
 
 
 def audit_data(inputs: Inputs) -> Iterator[DataFile]:

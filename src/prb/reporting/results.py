@@ -12,18 +12,18 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from msgspec import UNSET, convert
+from msgspec import Struct, convert, to_builtins
 
 from prb.downstream.bon import BonSummary
 from prb.downstream.columns import PLURAL
-from prb.downstream.correlate import Agreement, CorrelationSummary, LeaveOneOut, ModelSet
-from prb.downstream.correlate import Comparison as BenchmarkContrast
+from prb.downstream.correlate import CorrelationSummary, ModelSet
 from prb.downstream.ppo import CURVES, PpoSummary, read_curves
 from prb.errors import MissingExtra
 from prb.evaluation.audit import AuditSummary, VoteShares
 from prb.grading.license import LICENSE, License
+from prb.grading.run import GradeAgreement, ScoreSummary, ValidationSummary, read_summary
 from prb.registry import Spec
 from prb.reporting.format import (
     MISSING,
@@ -42,12 +42,14 @@ from prb.reporting.format import (
 )
 from prb.runs import SUMMARY, Finished
 from prb.stats.paired import LEVEL
+from prb.study.agreement import AgreementSummary, verdict
 from prb.summary import DatasetAbout
 from prb.work import Planned, count_reasons
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+T = TypeVar("T")
 Result = Mapping[str, Any]
 REPLY_TOKENS = 200
 """What a dry run takes a reply of an LLM to have."""
@@ -103,6 +105,11 @@ class Run(Finished):
         return "\n".join(map(html_table, self.tables())) or f"<p>{escape(repr(self))}</p>"
 
 
+def decoded(kind: type[T]) -> cached_property[T]:
+    """The summary of a run, typed."""
+    return cached_property(lambda run: convert(run.summary, kind))
+
+
 def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
     try:
         from pandas import DataFrame, json_normalize
@@ -113,6 +120,15 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
 
 
 # --- dry runs ---
+class PlannedCalls(Struct, frozen=True):
+    model: str
+    calls: int
+    owed: int
+    tokens: int
+    usd: float | None
+    seconds: float | None
+
+
 class DryRun(Run):
     """What a run would ask, with `dry_run`; nothing was asked, and nothing is in its folder yet."""
 
@@ -129,17 +145,16 @@ class DryRun(Run):
                 read, written = float(prices.get("usd_in", 0)), float(prices.get("usd_out", 0))
                 usd = (tokens * read + calls.owed * REPLY_TOKENS * written) / 1e6
             seconds = calls.owed * pace[name] if name in pace else None
-            row = {"model": name, "calls": len(calls.keys), "owed": calls.owed}
-            rows.append({**row, "tokens": tokens, "usd": usd, "seconds": seconds})
-        return cls(folder, {"dry_run": rows})
+            rows.append(PlannedCalls(name, len(calls.keys), calls.owed, tokens, usd, seconds))
+        return cls(folder, {"dry_run": to_builtins(rows)})
 
     def tables(self) -> Sequence[Table]:
         rows = []
-        for row in self.summary["dry_run"]:
-            counts = [row["calls"], row["calls"] - row["owed"], row["owed"], row["tokens"]]
-            cost = MISSING if row["usd"] is None else dollars(row["usd"])
-            time = MISSING if row["seconds"] is None else f"{row['seconds'] / 60:,.1f} min"
-            rows.append((row["model"], *(f"{count:,}" for count in counts), cost, time))
+        for row in convert(self.summary["dry_run"], list[PlannedCalls]):
+            counts = (row.calls, row.calls - row.owed, row.owed, row.tokens)
+            cost = MISSING if row.usd is None else dollars(row.usd)
+            time = MISSING if row.seconds is None else f"{row.seconds / 60:,.1f} min"
+            rows.append((row.model, *(f"{count:,}" for count in counts), cost, time))
         notes = (
             "Nothing was asked. Tokens to read are estimated as characters / 4, without a judge's instructions.",
             f"Cost: usd_in for what is read, usd_out for {REPLY_TOKENS} tokens per reply, where the spec has prices.",
@@ -158,60 +173,60 @@ class Grading(Run):
 
     kind = "grade"
 
+    @cached_property
+    def typed(self) -> ScoreSummary | ValidationSummary:
+        return read_summary(self.summary)
+
     def tables(self) -> Sequence[Table]:
-        summary, grader = self.summary, self.summary["grader"]
-        dataset = convert(summary["dataset"], DatasetAbout).label
-        if summary.get("validation"):
-            rows, notes, failures = self._validation()
-            title, columns = f"{grader['spec']} on {dataset}", ("rows", "chosen > rejected", "n", "ties", "failed")
+        result, grader = self.typed, self.typed.grader
+        if isinstance(result, ValidationSummary):
+            table, failures = _validation_table(result), result.validation.failures
         else:
-            score, failures = summary["score"], summary["failures"]
-            counts = (score["n"], summary["answers"]["distinct"], score["failed"])
-            rows = [(grader["spec"], interval(score), *map(str, counts))]
-            title, columns = dataset, ("grader", "score", "graded", "distinct", "failed")
+            score, failures = result.score, result.failures
+            counts = (score.n, result.answers.distinct, score.failed)
             notes = ["Mean score in % of the rubric (Σ grades / 2n) with a 95 % interval clustered by user."]
-            if licensed := summary.get("licensed"):
-                notes.append(f"As people would grade: {interval(licensed['score'])}. {licensed['sentence']}")
+            if licensed := result.licensed:
+                notes.append(f"As people would grade: {interval(licensed.score)}. {licensed.sentence}")
+            row = (grader.spec, interval(score), *map(str, counts))
+            columns = ("grader", "score", "graded", "distinct", "failed")
+            table = Table(result.dataset.label, columns, (row,), tuple(notes))
+        notes = list(table.notes)
         if failures:
             notes.append("Failed: " + ", ".join(f"{count} {reason}" for reason, count in failures.items()) + ".")
-        if grader["validity"]:
-            notes.append(f"Graded by {grader['spec']}. {grader['validity']}")
-        elif "score" in summary:
-            how = f"To validate it: prb grade --validate --grader '{grader['spec']}'"
-            notes.append(f"Graded by {grader['spec']}. {how}")
-        if summary["tokens"]:
-            notes.append(f"{summary['tokens']:,} tokens, {dollars(summary['cost'])}.")
-        return [Table(title, columns, tuple(rows), tuple(notes))]
+        if grader.validity:
+            notes.append(f"Graded by {grader.spec}. {grader.validity}")
+        elif isinstance(result, ScoreSummary):
+            notes.append(f"Graded by {grader.spec}. To validate it: prb grade --validate --grader '{grader.spec}'")
+        if result.tokens:
+            notes.append(f"{result.tokens:,} tokens, {dollars(result.cost)}.")
+        return [table._replace(notes=tuple(notes))]
 
-    def _validation(self) -> tuple[list[tuple[str, ...]], list[str], Mapping[str, int]]:
-        """Rows, notes, and why answers failed."""
-        checked = self.summary["validation"]
-        tiers = {f"tier {name}": estimate for name, estimate in checked["by_tier"].items()}
-        parts = {"all": checked["accuracy"], **checked["by_category"], **tiers}
-        rows: list[tuple[str, ...]] = []
-        for name, e in parts.items():
-            rows.append((name, interval(e), str(e["n"]), str(e["ties"]), str(e["failed"])))
-        chosen, rejected = (percent(checked[side]["value"]) for side in ("score_chosen", "score_rejected"))
-        notes = [
-            "How often the chosen answer is graded above the rejected one, in % with a 95 % interval clustered by "
-            "user;",
-            f"a tie counts half (as a loss: {percent(checked['strict_accuracy']['value'])}), failures are left out.",
-            f"Mean score: chosen {chosen}, rejected {rejected}, gap {interval(checked['gap'], sign=True)}.",
-        ]
 
-        def agreement(of: Result) -> str:
-            kappa = interval(of["kappa"], 2, scale=1)
-            return f"{of['answers']} answers: {interval(of['equal'])} % of aspect grades equal, quadratic kappa {kappa}"
+def _validation_table(result: ValidationSummary) -> Table:
+    checked, human, retest = result.validation, result.human, result.retest
+    tiers = {f"tier {name}": estimate for name, estimate in checked.by_tier.items()}
+    parts = {"all": checked.accuracy, **checked.by_category, **tiers}
+    rows = [(name, interval(e), str(e.n), str(e.ties), str(e.failed)) for name, e in parts.items()]
+    means = f"chosen {percent(checked.score_chosen.value)}, rejected {percent(checked.score_rejected.value)}"
+    notes = [
+        "How often the chosen answer is graded above the rejected one, in % with a 95 % interval clustered by user;",
+        f"a tie counts half (as a loss: {percent(checked.strict_accuracy.value)}), failures are left out.",
+        f"Mean score: {means}, gap {interval(checked.gap, sign=True)}.",
+    ]
 
-        if human := self.summary["human"]:
-            spearman = f"Spearman of scores {interval(human['spearman'], 2, scale=1)}"
-            notes.append(f"Against human grades, {agreement(human)}, {spearman}; {human['failed']} failed.")
-        retest = self.summary["retest"]
-        if retest and retest["deterministic"]:
-            notes.append("Test-retest: this grader is deterministic.")
-        elif retest:
-            notes.append(f"Graded again under another seed, {agreement(retest)}; {retest['failed']} failed.")
-        return rows, notes, checked["failures"]
+    def agreement(of: GradeAgreement) -> str:
+        kappa = interval(of.kappa, 2, scale=1)
+        return f"{of.answers} answers: {interval(of.equal)} % of aspect grades equal, quadratic kappa {kappa}"
+
+    if human:
+        spearman = f"Spearman of scores {interval(human.spearman, 2, scale=1)}"
+        notes.append(f"Against human grades, {agreement(human)}, {spearman}; {human.failed} failed.")
+    if retest and retest.deterministic:
+        notes.append("Test-retest: this grader is deterministic.")
+    elif retest:
+        notes.append(f"Graded again under another seed, {agreement(retest)}; {retest.failed} failed.")
+    columns = ("rows", "chosen > rejected", "n", "ties", "failed")
+    return Table(f"{result.grader.spec} on {result.dataset.label}", columns, tuple(rows), tuple(notes))
 
 
 class Licensed(Run):
@@ -220,10 +235,7 @@ class Licensed(Run):
     kind = "license"
     file = LICENSE
     keys = frozenset({"judge", "human", "epsilon", "questions"})
-
-    @cached_property
-    def license(self) -> License:
-        return convert(self.summary, License)
+    license = decoded(License)
 
     def tables(self) -> Sequence[Table]:
         """The verdict as title; per kind of judgment what it rests on."""
@@ -347,10 +359,7 @@ class Audit(Run):
     kind = "audit"
     file = "audit.json"
     keys = frozenset({"floors", "giveaways", "verdict"})
-
-    @cached_property
-    def typed(self) -> AuditSummary:
-        return convert(self.summary, AuditSummary)
+    typed = decoded(AuditSummary)
 
     def tables(self) -> Sequence[Table]:
         if not (tables := self.numbers()):
@@ -444,10 +453,7 @@ class BestOfN(Run):
     """The result of `prb bon`."""
 
     kind = "bon"
-
-    @cached_property
-    def typed(self) -> BonSummary:
-        return convert(self.summary, BonSummary)
+    typed = decoded(BonSummary)
 
     def tables(self) -> Sequence[Table]:
         curves, *others = self.numbers()
@@ -528,10 +534,7 @@ class Ppo(Run):
     """What to show if verl trained, which writes no summary."""
     main_process: bool = True
     """False in all but one of the processes that accelerate started."""
-
-    @cached_property
-    def typed(self) -> PpoSummary:
-        return convert(self.summary, PpoSummary)
+    typed = decoded(PpoSummary)
 
     @cached_property
     def curves(self) -> list[dict[str, float]]:
@@ -572,10 +575,7 @@ class Correlation(Run):
     kind = "correlation"
     file = "correlation.json"
     keys = frozenset({"sets", "bench", "downstream"})
-
-    @cached_property
-    def typed(self) -> CorrelationSummary:
-        return convert(self.summary, CorrelationSummary)
+    typed = decoded(CorrelationSummary)
 
     def tables(self) -> Sequence[Table]:
         return list(correlation_tables(self.typed))
@@ -605,7 +605,10 @@ def correlation_tables(result: CorrelationSummary) -> Iterator[Table]:
             ends = [f"[{number(e[0], 2)}, {number(e[1], 2)}]" if e else MISSING for e in (cell.interval, cell.noise)]
             value = number(cell.value, 3) + stars(cell.p_holm)
             p = p_value(cell.p) if cell.exact else f"≈ {p_value(cell.p)}"
-            without = [_without_range(cell)] if result.unit == "family" else []
+            without = [MISSING] if result.unit == "family" else []
+            if left := cell.leave_one_out:
+                highest = p_value(left.highest_p).removeprefix("<")
+                without = [f"[{number(left.low, 2)}, {number(left.high, 2)}], p ≤ {highest}"]
             names = (cell.bench, cell.downstream, MEASURES[cell.measure])
             rows.append((*names, value, *ends, p, p_value(cell.p_holm), *without))
         columns = ("benchmark", "downstream", "measure", "value", f"over {units}", "measured again", "p", "p (Holm)")
@@ -637,56 +640,38 @@ def set_sentences(part: ModelSet, units: str = "models") -> Iterator[str]:
     if part.problem:
         yield f"{part.problem}."
         return
-    measure, power = part.correlations[0].measure, part.power
-    cells = [cell for cell in part.correlations if cell.measure == measure]
-    size = f"{part.n} {units}"
+    key, size = part.correlations[0].measure, f"With {part.n} {units}"
+    cells, measure = [cell for cell in part.correlations if cell.measure == key], MEASURES[key]
+    corrected = f" corrected for {len(cells)} tests" if len(cells) > 1 else ""
     for cell in cells:
-        yield _claim(cell, size, len(cells))
-        if cell.leave_one_out is not UNSET:
-            yield _without_one(cell, cell.leave_one_out)
-    yield from (_benchmark_contrast(row, size) for row in part.comparisons if row.measure == measure)
+        how = "predicts", "better than chance"
+        if cell.p_holm >= LEVEL:
+            how = "does not predict", "significantly better than chance"
+        elif key != "regret" and (cell.value or 0) < 0:
+            how = "predicts", "worse than chance: it reverses their order"
+        evidence = f"{measure} {number(cell.value, 2)}, {p_equals(cell.p_holm)}{corrected}"
+        yield f"{size}, {cell.bench} {how[0]} {cell.downstream} {how[1]} ({evidence})."
+        if left := cell.leave_one_out:
+            ends = f"{number(left.low, 2)} to {number(left.high, 2)}"
+            value = "undefined" if left.value is None else number(left.value, 2)
+            yield (
+                f"Without any one family, {measure} of {cell.bench} and {cell.downstream} is {ends}, p at most "
+                f"{p_value(left.highest_p).removeprefix('<')}; it changes most without {left.family}: {value} "
+                f"({p_equals(left.p)})."
+            )
+    for row in (row for row in part.comparisons if row.measure == key):
+        first_better = (row.difference > 0) != (key == "regret")  # a lower regret is better
+        better, worse = (row.first, row.second) if first_better else (row.second, row.first)
+        how = ("does not predict", "significantly better") if row.p_holm >= LEVEL else ("predicts", "better")
+        evidence = f"{measure} differs by {number(abs(row.difference), 2)}, {p_equals(row.p_holm)}"
+        yield f"{size}, {better} {how[0]} {row.downstream} {how[1]} than {worse} ({evidence})."
+    power = part.power
     assert power is not None
     needed = "more than 512" if power.needed is None else str(power.needed)
     yield (
         f"A true ρ of {power.rho:g} would be detected in {percent(power.power, 0)} % of studies with "
-        f"{size}; {needed} {units} would be needed for {percent(power.wanted, 0)} %."
+        f"{part.n} {units}; {needed} {units} would be needed for {percent(power.wanted, 0)} %."
     )
-
-
-def _without_range(cell: Agreement) -> str:
-    left = cell.leave_one_out
-    if left is UNSET:
-        return MISSING
-    return f"[{number(left.low, 2)}, {number(left.high, 2)}], p ≤ {p_value(left.highest_p).removeprefix('<')}"
-
-
-def _without_one(cell: Agreement, left: LeaveOneOut) -> str:
-    value = "undefined" if left.value is None else number(left.value, 2)
-    return (
-        f"Without any one family, {MEASURES[cell.measure]} of {cell.bench} and {cell.downstream} is "
-        f"{number(left.low, 2)} to {number(left.high, 2)}, p at most {p_value(left.highest_p).removeprefix('<')}; "
-        f"it changes most without {left.family}: {value} ({p_equals(left.p)})."
-    )
-
-
-def _claim(cell: Agreement, size: str, columns: int) -> str:
-    corrected = f" corrected for {columns} tests" if columns > 1 else ""
-    evidence = f"{MEASURES[cell.measure]} {number(cell.value, 2)}, {p_equals(cell.p_holm)}{corrected}"
-    names = f"With {size}, {cell.bench}"
-    if cell.p_holm >= LEVEL:
-        return f"{names} does not predict {cell.downstream} significantly better than chance ({evidence})."
-    if cell.measure != "regret" and (cell.value or 0) < 0:
-        return f"{names} predicts {cell.downstream} worse than chance: it reverses their order ({evidence})."
-    return f"{names} predicts {cell.downstream} better than chance ({evidence})."
-
-
-def _benchmark_contrast(row: BenchmarkContrast, size: str) -> str:
-    evidence = f"{MEASURES[row.measure]} differs by {number(abs(row.difference), 2)}, {p_equals(row.p_holm)}"
-    first_better = (row.difference > 0) != (row.measure == "regret")  # a lower regret is better
-    better, worse = (row.first, row.second) if first_better else (row.second, row.first)
-    how = "significantly better" if row.p_holm >= LEVEL else "better"
-    verb = "does not predict" if row.p_holm >= LEVEL else "predicts"
-    return f"With {size}, {better} {verb} {row.downstream} {how} than {worse} ({evidence})."
 
 
 # --- study ---
@@ -696,8 +681,7 @@ class Study(Run):
     kind = "agreement"
     file = "agreement.json"
     keys = frozenset({"agreement", "preference", "planning"})
+    typed = decoded(AgreementSummary)
 
     def lines(self) -> list[str]:
-        from prb.study.agreement import verdict
-
-        return verdict(self.summary)
+        return verdict(self.typed)

@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import count
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from sqlalchemy import Connection
 
-from prb.study.agreement import attention, summarize
+from prb.study.agreement import AgreementSummary, ItemSummary, attention, summarize
 from prb.study.config import Judgment
 from prb.study.database import (
     ANNOTATOR,
@@ -58,7 +58,7 @@ def login_page(request: Request, site: ServedSite) -> Response:
 def login(request: Request, site: ServedSite, form: Posted) -> Response:
     site.limit_sign_ins(request)
     with site.database.read() as connection:
-        stored = study_row(connection)["admin_hash"]
+        stored = study_row(connection).admin_hash
     if password_matches(stored, form.get("password", "")):
         return site.sign_in(request, None)
     with site.database.write() as connection:
@@ -86,15 +86,15 @@ def overview_page(request: Request, site: Site, *, invited: str = "", token: str
     with site.database.read() as connection:
         annotators = annotator_table(connection, site.kind)
         events = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(EVENTS)).all()
-        state = study_row(connection)["state"]
-    seconds = [a["seconds"] for a in annotators if a["seconds"]]
+        state = study_row(connection).state
+    seconds = [a.seconds for a in annotators if a.seconds]
     address = site.url or str(request.base_url).rstrip("/")
     return site.page(
         request,
         "admin.html",
         annotators=annotators,
-        done=sum(a["done"] for a in annotators),
-        total=sum(a["total"] for a in annotators),
+        done=sum(a.done for a in annotators),
+        total=sum(a.total for a in annotators),
         typical=statistics.median(seconds) if seconds else None,
         agreement=request.app.state.agreement.summary(),
         events=events,
@@ -147,13 +147,21 @@ def add(request: Request, site: ServedSite, form: Posted) -> Response:
     return overview_page(request, site, invited=name, token=token)
 
 
+class ShownItem(NamedTuple):
+    row: Any
+    """In the database, with the number of its takers."""
+    answers: dict[str, str]
+    votes: ItemSummary | None
+    reasons: list[str]
+
+
 @ADMIN.get("/items")
 def items(request: Request, site: ServedSite) -> Response:
     """Every item with its texts and votes, those to look at first."""
     site.administrator(request)
-    agreement = request.app.state.agreement.summary() or {"items": [], "drop": []}
-    votes = {entry["item"]: entry for entry in agreement["items"]}
-    reasons = {entry["item"]: entry["reasons"] for entry in agreement["drop"]}
+    agreement: AgreementSummary | None = request.app.state.agreement.summary()
+    votes = {item.item: item for item in agreement.items} if agreement else {}
+    reasons = {item.item: item.reasons for item in agreement.drop} if agreement else {}
     names = ("labeled", "other") if site.kind == "validate" else None  # in the order of the dataset
     takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
     # participants' own questions are theirs alone
@@ -163,9 +171,8 @@ def items(request: Request, site: ServedSite) -> Response:
         for row in connection.execute(shown.order_by(ITEM.c.id)):
             if not row.content.get("practice"):
                 answers = dict(zip(names or map(str, count(1)), row.content["answers"], strict=False))
-                item = {"key": row.key, "question": row.content["question"], "answers": answers, "takers": row.takers}
-                table.append({**item, "votes": votes.get(row.key), "reasons": reasons.get(row.key, ())})
-    table.sort(key=lambda item: (-len(item["reasons"]), -item["takers"]))
+                table.append(ShownItem(row, answers, votes.get(row.key), reasons.get(row.key, [])))
+    table.sort(key=lambda item: (-len(item.reasons), -item.row.takers))
     return site.page(request, "items.html", items=table)
 
 
@@ -186,9 +193,10 @@ class LiveAgreement:
     def __init__(self, site: Site) -> None:
         self.site = site
         self._lock = Lock()
-        self._computed, self._summary = -REFRESH_SECONDS, None  # type: float, dict[str, Any] | None
+        self._computed = -REFRESH_SECONDS
+        self._summary: AgreementSummary | None = None
 
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> AgreementSummary | None:
         if self.site.kind != "validate":
             return None
         with self._lock:
@@ -199,8 +207,19 @@ class LiveAgreement:
             return self._summary
 
 
-def annotator_table(connection: Connection, kind: str) -> list[dict[str, Any]]:
-    """One row per annotator: progress, median seconds per item, attention checks, flags."""
+class AnnotatorProgress(NamedTuple):
+    row: Any
+    """In the database."""
+    done: int
+    total: int
+    posts: int
+    seconds: float | None
+    """Median per item."""
+    checks: tuple[int, int] | None
+    flags: list[str]
+
+
+def annotator_table(connection: Connection, kind: str) -> list[AnnotatorProgress]:
     rows = judgments(connection) if kind == "validate" else []
     checks = attention(rows)
     done = sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)).label("done")
@@ -215,25 +234,11 @@ def annotator_table(connection: Connection, kind: str) -> list[dict[str, Any]]:
     for annotator, total in connection.execute(per_item.group_by(ASSIGNMENT.c.id, ASSIGNMENT.c.annotator)):
         times[annotator].append(total)
     typical = statistics.median(t for seconds in times.values() for t in seconds) if times else 0.0
-    table = list[dict[str, Any]]()
+    table = []
     for a in connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)):
-        finished, total = counts.get(a.id, (0, 0))
-        passed = checks.get(a.pseudonym)
-        table.append(
-            {
-                "id": a.id,
-                "name": a.name,
-                "external_id": a.external_id,
-                "pseudonym": a.pseudonym,
-                "withdrawn": a.withdrawn is not None,
-                "done": finished,
-                "total": total,
-                "posts": posts.get(a.id, 0),
-                "seconds": statistics.median(times[a.id]) if times[a.id] else None,
-                "checks": passed,
-                "flags": flags([r for r in rows if r.annotator == a.pseudonym], times[a.id], typical, passed),
-            }
-        )
+        passed, seconds = checks.get(a.pseudonym), statistics.median(times[a.id]) if times[a.id] else None
+        reasons = flags([r for r in rows if r.annotator == a.pseudonym], times[a.id], typical, passed)
+        table.append(AnnotatorProgress(a, *counts.get(a.id, (0, 0)), posts.get(a.id, 0), seconds, passed, reasons))
     return table
 
 

@@ -4,19 +4,21 @@ and its verdict in plain sentences."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, Struct, UnsetType
 
 from prb.errors import BadInput, GateFailed, unknown
 from prb.hashing import draw
 from prb.runs import read_lines, write_json
 from prb.stats.agreement import (
+    Coefficient,
+    Parity,
     cohen_kappa,
     dawid_skene,
     equivalence,
@@ -32,9 +34,8 @@ from prb.stats.agreement import (
 )
 from prb.stats.estimate import Floats, Ints, codes, share
 from prb.study.config import CRITERIA, AgreeConfig, Judgment
+from prb.types import Estimate
 
-Summary = dict[str, Any]
-"""As JSON holds it."""
 REQUIREMENTS = ("preference", "parity", "personal", "agreement")
 """What `--require` can name."""
 DIFFERENCES = ("preference", "quality", "unclear")
@@ -55,25 +56,142 @@ MANY_ANNOTATORS = 12
 """Annotator pairs grow with the square; above this, mean Cohen's κ has no interval and single pairs are left out."""
 
 
-def agree(config: AgreeConfig, *, show: Callable[[Summary], None] = lambda _: None) -> Summary:
-    """The summary of a study; raises `GateFailed` if a requirement does not hold, after `show` got the summary."""
+# --- the result ---
+class StudyCounts(Struct, frozen=True, kw_only=True):
+    items: int
+    annotators: int
+    judgements: int
+    finished: int
+    skipped: int
+    revised: int
+    rubric: bool = True
+    """Whether annotators were shown rubrics."""
+    left_out: list[str]
+    """Annotators who failed their attention checks."""
+
+
+class RaterPair(Struct, frozen=True):
+    annotators: tuple[str, str]
+    kappa: float | None
+    n: int
+
+
+class QuestionAgreement(Struct, frozen=True, kw_only=True):
+    """Of ratings there is only Krippendorff's α, for ordinal values."""
+
+    alpha: Coefficient
+    fleiss: Coefficient | UnsetType = UNSET
+    ac1: Coefficient | UnsetType = UNSET
+    cohen: Coefficient | UnsetType = UNSET
+    cohen_pairs: list[RaterPair] | UnsetType = UNSET
+
+
+class Preference(Struct, frozen=True):
+    """How often the labeled answer is preferred, before and after the rubric was shown."""
+
+    before: Estimate
+    after: Estimate
+
+
+class CriterionQuality(Struct, frozen=True, kw_only=True):
+    parity: Parity | None
+    """Of unmirrored items: chosen minus rejected."""
+    mirror_size: Coefficient | None
+    """Of mirror twins, where signed differences would cancel."""
+    means: dict[str, float | None]
+
+
+class Quality(Struct, frozen=True, kw_only=True):
+    margin: float
+    correctness: CriterionQuality
+    relevance: CriterionQuality
+    helpfulness: CriterionQuality
+
+    @property
+    def parity(self) -> dict[str, Parity]:
+        return {name: parity for name in CRITERIA if (parity := getattr(self, name).parity)}
+
+    @property
+    def mirror_size(self) -> dict[str, Coefficient]:
+        return {name: size for name in CRITERIA if (size := getattr(self, name).mirror_size)}
+
+
+class PersonalShare(Struct, frozen=True):
+    items: Estimate
+    """Those whose difference a majority calls personal preference."""
+    judgements: dict[str, int]
+
+
+class AnnotatorSummary(Struct, frozen=True, kw_only=True):
+    annotator: str
+    judgements: int
+    reliability: float
+    with_label: float | None
+    """How often they prefer the labeled answer."""
+    checks: tuple[int, int]
+
+
+class ItemToDrop(Struct, frozen=True, kw_only=True):
+    item: str
+    reasons: list[str]
+    n: int
+
+
+class ItemSummary(Struct, frozen=True, kw_only=True):
+    item: str
+    n: int
+    before: dict[str, int]
+    after: dict[str, int]
+    difference: dict[str, int]
+    means: dict[str, float | None]
+
+
+class NextStudy(Struct, frozen=True, kw_only=True):
+    """How many items the two main claims would need, given the spread seen here."""
+
+    items_for_parity: int | None
+    items_for_preference: int | None
+    half_width: float = HALF_WIDTH
+    vote_correlation: float | None
+
+
+class AgreementSummary(Struct, frozen=True, kw_only=True):
+    """The content of `agreement.json`."""
+
+    counts: StudyCounts
+    agreement: dict[str, QuestionAgreement]
+    preference: Preference
+    quality: Quality
+    personal: PersonalShare
+    annotators: list[AnnotatorSummary]
+    drop: list[ItemToDrop]
+    ratings: dict[str, dict[str, list[int]]]
+    """Per criterion and answer, how often each rating from 1 to 5 was given."""
+    items: list[ItemSummary]
+    planning: NextStudy
+    verdicts: dict[str, bool]
+    """By requirement."""
+
+
+def agree(config: AgreeConfig) -> AgreementSummary:
+    """The summary of a study; raises `GateFailed`, with the summary attached, if a requirement does not hold."""
     required = [name.strip() for name in config.require.split(",") if name.strip()]
     for name in required:
         if name not in REQUIREMENTS:
             raise unknown("requirement", name, REQUIREMENTS)
     summary = summarize(read_judgments(config.study), margin=config.margin)
     if config.out:
-        write_json(config.out, summary)
-    show(summary)
+        write_json(config.out, msgspec.to_builtins(summary))
     require(required, summary)
     return summary
 
 
-def require(required: Sequence[str], summary: Summary) -> None:
-    failed = [name for name in required if not summary["verdicts"][name]]
-    if failed:
-        says = claims(summary)
-        raise GateFailed("; ".join(f"{name} does not hold: {says[name]}" for name in failed))
+def require(required: Sequence[str], summary: AgreementSummary) -> None:
+    says = claims(summary)
+    if failed := [f"{name} does not hold: {says[name]}" for name in required if not summary.verdicts[name]]:
+        error = GateFailed("; ".join(failed))
+        error.result = summary
+        raise error
 
 
 def read_judgments(where: str) -> list[Judgment]:
@@ -90,40 +208,47 @@ def read_judgments(where: str) -> list[Judgment]:
     from prb.study.judgments import judgments
 
     with closing(open_study(where)) as database, database.read() as connection:
-        if study_row(connection)["kind"] != "validate":
+        if study_row(connection).kind != "validate":
             raise BadInput("agreement needs a study of kind validate; `prb study export` writes what this one holds")
         return judgments(connection)
 
 
-def summarize(rows: Sequence[Judgment], *, margin: float = 0.5, draws: int = 1000) -> Summary:
+def summarize(rows: Sequence[Judgment], *, margin: float = 0.5, draws: int = 1000) -> AgreementSummary:
     """Everything `prb study agree` reports, as data."""
     checks = attention(rows)
     inattentive = sorted(a for a, (passed, asked) in checks.items() if passed < MIN_CHECKS * asked)
     kept = [r for r in rows if not r.check and not r.skipped and r.annotator not in inattentive]
     unrevised = [r for r in kept if not r.revised]
-    summary: Summary = {
-        "counts": {
-            "items": len({r.item for r in kept}),
-            "annotators": len({r.annotator for r in kept}),
-            "judgements": len(kept),
-            "finished": sum(r.after is not None for r in kept),
-            "skipped": sum(bool(r.skipped) for r in rows if not r.check),
-            "revised": len(kept) - len(unrevised),
-            "rubric": not kept or any(r.rubric for r in kept),
-            "left_out": inattentive,
+    agreement = agreement_by_question(kept, unrevised, draws)
+    preference = Preference(labeled_share(unrevised, "before"), labeled_share(kept, "after"))
+    quality, personal, alpha = equal_quality(unrevised, margin), personal_share(kept), agreement["after"].alpha.value
+    return AgreementSummary(
+        counts=StudyCounts(
+            items=len({r.item for r in kept}),
+            annotators=len({r.annotator for r in kept}),
+            judgements=len(kept),
+            finished=sum(r.after is not None for r in kept),
+            skipped=sum(bool(r.skipped) for r in rows if not r.check),
+            revised=len(kept) - len(unrevised),
+            rubric=not kept or any(r.rubric for r in kept),
+            left_out=inattentive,
+        ),
+        agreement=agreement,
+        preference=preference,
+        quality=quality,
+        personal=personal,
+        annotators=annotator_summaries(kept, checks),
+        drop=items_to_drop(kept),
+        ratings=rating_counts(unrevised),
+        items=item_summaries(kept),
+        planning=next_study(quality, preference.after.value, kept),
+        verdicts={
+            "parity": parity_claim(quality)[0],
+            "preference": (preference.after.low or 0) > 0.5,
+            "personal": (personal.items.low or 0) > 0.5,
+            "agreement": alpha is not None and alpha >= GOOD_ALPHA,
         },
-        "agreement": _agreement(kept, unrevised, draws),
-        "preference": {"before": _labeled_share(unrevised, "before"), "after": _labeled_share(kept, "after")},
-        "quality": _quality(unrevised, margin),
-        "personal": _personal(kept),
-        "annotators": _reliability(kept, checks),
-        "drop": items_to_drop(kept),
-        "ratings": rating_counts(unrevised),
-        "items": item_summaries(kept),
-    }
-    summary["planning"] = _planning(summary, kept, margin)
-    summary["verdicts"] = _verdicts(summary)
-    return summary
+    )
 
 
 def attention(rows: Sequence[Judgment]) -> dict[str, tuple[int, int]]:
@@ -137,80 +262,85 @@ def attention(rows: Sequence[Judgment]) -> dict[str, tuple[int, int]]:
     return counts
 
 
-def votes_matrix(votes: Sequence[tuple[str, str, str, int]]) -> tuple[Ints, Ints, list[str]]:
-    """Units × annotators, −1 where there is no vote; the group of each unit; the annotators. A vote is unit, annotator,
-    group of units that share a question, value."""
-    group = {unit: group for unit, _, group, _ in votes}
-    annotators = sorted({annotator for _, annotator, *_ in votes})
+def votes_matrix(
+    rows: Sequence[Judgment], votes: Callable[[Judgment], Mapping[str, int]]
+) -> tuple[Ints, Ints, list[str]]:
+    """Units × annotators, −1 where there is no vote; the group of each unit; the annotators. `votes` are the values of
+    a judgment by unit."""
+    voted = [(row, unit, value) for row in rows for unit, value in votes(row).items()]
+    group = {unit: row.group for row, unit, _ in voted}
+    annotators = sorted({row.annotator for row, *_ in voted})
     matrix: Ints = np.full((len(group), len(annotators)), -1, dtype=np.int64)
     line, column = {unit: n for n, unit in enumerate(group)}, {name: n for n, name in enumerate(annotators)}
-    for unit, annotator, _, value in votes:
-        matrix[line[unit], column[annotator]] = value
+    for row, unit, value in voted:
+        matrix[line[unit], column[row.annotator]] = value
     return matrix, codes(list(group.values())), annotators
 
 
-def preference_votes(rows: Sequence[Judgment], when: str) -> list[tuple[str, str, str, int]]:
+def preference_vote(row: Judgment, when: str = "after") -> dict[str, int]:
     """0, 1 or 2 (neither). A hash of the item decides which answer is 0: if it were always the labeled one,
     everybody choosing the labeled answer would count as agreement by chance."""
-    votes = []
-    for row in rows:
-        if preferred := getattr(row, when):
-            code = (draw(0, "label", row.item) + (preferred == "rejected")) % 2
-            votes.append((row.item, row.annotator, row.group, 2 if preferred == "neither" else code))
-    return votes
+    if not (preferred := getattr(row, when)):
+        return {}
+    code = (draw(0, "label", row.item) + (preferred == "rejected")) % 2
+    return {row.item: 2 if preferred == "neither" else code}
 
 
-def _agreement(kept: Sequence[Judgment], unrevised: Sequence[Judgment], draws: int) -> Summary:
-    fields = {
-        "before": preference_votes(unrevised, "before"),
-        "after": preference_votes(kept, "after"),
-        "difference": [
-            (r.item, r.annotator, r.group, DIFFERENCES.index(r.difference)) for r in kept if r.difference is not None
-        ],
+def agreement_by_question(
+    kept: Sequence[Judgment], unrevised: Sequence[Judgment], draws: int
+) -> dict[str, QuestionAgreement]:
+    def of_difference(row: Judgment) -> dict[str, int]:
+        return {row.item: DIFFERENCES.index(row.difference)} if row.difference else {}
+
+    def of_rating(row: Judgment, criterion: str) -> dict[str, int]:
+        return {f"{row.item} {answer}": ratings[criterion] - 1 for answer, ratings in row.ratings.items()}
+
+    agreement = {
+        "before": vote_agreement(unrevised, partial(preference_vote, when="before"), draws),
+        "after": vote_agreement(kept, preference_vote, draws),
+        "difference": vote_agreement(kept, of_difference, draws),
     }
-    agreement: Summary = {}
-    for name, votes in fields.items():
-        matrix, groups, annotators = votes_matrix(votes)
-        many = len(annotators) > MANY_ANNOTATORS
-        coefficients = {"alpha": krippendorff_alpha, "fleiss": fleiss_kappa, "ac1": gwet_ac1, "cohen": mean_cohen}
-        agreement[name] = {
-            key: with_interval(
-                partial(coefficient, values=3), matrix, groups, draws=0 if many and key == "cohen" else draws, seed=0
-            ).as_dict()
-            for key, coefficient in coefficients.items()
-        }
-        agreement[name]["cohen_pairs"] = [
-            {
-                "annotators": [annotators[j], annotators[i]],
-                "kappa": cohen_kappa(matrix[:, i], matrix[:, j], 3),
-                "n": int(((matrix[:, i] >= 0) & (matrix[:, j] >= 0)).sum()),
-            }
-            for i in range(0 if many else len(annotators))
-            for j in range(i)
-        ]
+    ordinal = partial(krippendorff_alpha, values=len(RATINGS), ordinal=True)
     for criterion in CRITERIA:
-        matrix, groups, _ = votes_matrix(
-            [
-                (f"{r.item} {answer}", r.annotator, r.group, rating[criterion] - 1)
-                for r in unrevised
-                for answer, rating in r.ratings.items()
-            ]
-        )
-        alpha = partial(krippendorff_alpha, values=5, ordinal=True)
-        agreement[criterion] = {"alpha": with_interval(alpha, matrix, groups, draws=draws, seed=0).as_dict()}
+        matrix, groups, _ = votes_matrix(unrevised, partial(of_rating, criterion=criterion))
+        agreement[criterion] = QuestionAgreement(alpha=with_interval(ordinal, matrix, groups, draws=draws))
     return agreement
 
 
-def _labeled_share(rows: Sequence[Judgment], field: str) -> Summary:
+def vote_agreement(
+    rows: Sequence[Judgment], votes: Callable[[Judgment], Mapping[str, int]], draws: int
+) -> QuestionAgreement:
+    """Of votes for one of three values."""
+    matrix, groups, annotators = votes_matrix(rows, votes)
+    many = len(annotators) > MANY_ANNOTATORS
+
+    def measured(coefficient: Callable[..., float | None], draws: int = draws) -> Coefficient:
+        return with_interval(partial(coefficient, values=3), matrix, groups, draws=draws)
+
+    pairs = []
+    for b in range(0 if many else len(annotators)):
+        for a in range(b):
+            kappa, both = cohen_kappa(matrix[:, b], matrix[:, a], 3), (matrix[:, [a, b]] >= 0).all(axis=1)
+            pairs.append(RaterPair((annotators[a], annotators[b]), kappa, int(both.sum())))
+    return QuestionAgreement(
+        alpha=measured(krippendorff_alpha),
+        fleiss=measured(fleiss_kappa),
+        ac1=measured(gwet_ac1),
+        cohen=measured(mean_cohen, 0 if many else draws),
+        cohen_pairs=pairs,
+    )
+
+
+def labeled_share(rows: Sequence[Judgment], when: str) -> Estimate:
     """How often the labeled answer is preferred; neither counts half."""
-    voted = [r for r in rows if getattr(r, field) is not None]
-    credit: Floats = np.array([CREDIT[getattr(r, field)] for r in voted], dtype=np.float64)
-    return share(credit, codes([r.cluster for r in voted])).as_dict()
+    voted = [r for r in rows if getattr(r, when) is not None]
+    credit: Floats = np.array([CREDIT[getattr(r, when)] for r in voted], dtype=np.float64)
+    return share(credit, codes([r.cluster for r in voted]))
 
 
-def _quality(rows: Sequence[Judgment], margin: float) -> Summary:
+def equal_quality(rows: Sequence[Judgment], margin: float) -> Quality:
     rated = [r for r in rows if r.ratings]
-    quality: Summary = {"margin": margin}
+    quality = {}
     for criterion in CRITERIA:
         # one mean difference per item; of twins, of one answer text against the other
         single, mirrored = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
@@ -221,13 +351,13 @@ def _quality(rows: Sequence[Judgment], margin: float) -> Summary:
             else:  # a group is named after one of its twins
                 mirrored[r.group].append(difference if r.item == r.group else -difference)
         signed = np.array([np.mean(each) for each in single.values()], dtype=np.float64)
-        size = mean_size(np.array([np.mean(each) for each in mirrored.values()], dtype=np.float64), seed=0)
-        quality[criterion] = {
-            "parity": equivalence(signed, margin).as_dict() if len(signed) else None,
-            "mirror_size": size.as_dict() if size.n else None,
-            "means": {a: _mean([r.ratings[a][criterion] for r in rated]) for a in ANSWERS},
-        }
-    return quality
+        size = mean_size(np.array([np.mean(each) for each in mirrored.values()], dtype=np.float64))
+        quality[criterion] = CriterionQuality(
+            parity=equivalence(signed, margin) if len(signed) else None,
+            mirror_size=size if size.n else None,
+            means={a: _mean([r.ratings[a][criterion] for r in rated]) for a in ANSWERS},
+        )
+    return Quality(margin=margin, **quality)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -247,35 +377,32 @@ def _by_item(rows: Sequence[Judgment]) -> dict[str, list[Judgment]]:
     return groups
 
 
-def _personal(rows: Sequence[Judgment]) -> Summary:
-    """Share of items whose difference a majority calls personal preference."""
+def personal_share(rows: Sequence[Judgment]) -> PersonalShare:
     items = _by_item([r for r in rows if r.difference]).values()
     is_personal = [majority([r.difference or "" for r in votes]) == "preference" for votes in items]
     clusters = codes([votes[0].cluster for votes in items])
     counts = Counter(r.difference for votes in items for r in votes)
-    estimate = share(np.array(is_personal, dtype=np.float64), clusters)
-    return {"items": estimate.as_dict(), "judgements": {d: counts[d] for d in DIFFERENCES}}
+    return PersonalShare(share(np.array(is_personal, dtype=np.float64), clusters), {d: counts[d] for d in DIFFERENCES})
 
 
-def _reliability(rows: Sequence[Judgment], checks: dict[str, tuple[int, int]]) -> list[Summary]:
-    matrix, _, annotators = votes_matrix(preference_votes(rows, "after"))
+def annotator_summaries(rows: Sequence[Judgment], checks: dict[str, tuple[int, int]]) -> list[AnnotatorSummary]:
+    """Of everybody who finished an item."""
+    matrix, _, annotators = votes_matrix(rows, preference_vote)
     accuracy = dawid_skene(matrix, 3).accuracy if len(matrix) else np.zeros(0)
-    table = []
-    for name, reliability in zip(annotators, accuracy, strict=True):
-        finished = [r.after for r in rows if r.annotator == name and r.after]
-        table.append(
-            {
-                "annotator": name,
-                "judgements": len(finished),
-                "reliability": float(reliability),
-                "with_label": _mean([CREDIT[preference] for preference in finished]),
-                "checks": checks.get(name, (0, 0)),
-            }
+    finished = {name: [CREDIT[r.after] for r in rows if r.annotator == name and r.after] for name in annotators}
+    return [
+        AnnotatorSummary(
+            annotator=name,
+            judgements=len(finished[name]),
+            reliability=float(reliability),
+            with_label=_mean(finished[name]),
+            checks=checks.get(name, (0, 0)),
         )
-    return table
+        for name, reliability in zip(annotators, accuracy, strict=True)
+    ]
 
 
-def items_to_drop(rows: Sequence[Judgment]) -> list[Summary]:
+def items_to_drop(rows: Sequence[Judgment]) -> list[ItemToDrop]:
     """Items that annotators do not confirm, with every reason; an item needs two votes."""
     drop = []
     for item, votes in _by_item(rows).items():
@@ -295,67 +422,46 @@ def items_to_drop(rows: Sequence[Judgment]) -> list[Summary]:
             poor = [c for c, mean in means.items() if mean and mean < POOR]
             reasons += [f"{c} of the {answer} answer is poor" for c in poor]
         if reasons:
-            drop.append({"item": item, "reasons": reasons, "n": len(after)})
+            drop.append(ItemToDrop(item=item, reasons=reasons, n=len(after)))
     return drop
 
 
 def rating_counts(rows: Sequence[Judgment]) -> dict[str, dict[str, list[int]]]:
-    """Per criterion and answer, how often each rating from 1 to 5 was given."""
     criteria = dict.fromkeys(c for r in rows for ratings in r.ratings.values() for c in ratings)
     counts = Counter((c, a, score) for r in rows for a, ratings in r.ratings.items() for c, score in ratings.items())
     return {c: {a: [counts[c, a, rating] for rating in RATINGS] for a in ANSWERS} for c in criteria}
 
 
-def item_summaries(rows: Sequence[Judgment]) -> list[Summary]:
-    """Per item: preferences before and after the rubric was shown, kinds of difference, mean ratings."""
+def item_summaries(rows: Sequence[Judgment]) -> list[ItemSummary]:
     return [
-        {
-            "item": item,
-            "n": len(votes),
-            **{
-                when: {p: sum(getattr(r, when) == p for r in votes) for p in PREFERENCES}
-                for when in ("before", "after")
-            },
-            "difference": dict(sorted(Counter(r.difference for r in votes if r.difference).items())),
-            "means": {a: _mean([s for r in votes for s in r.ratings.get(a, {}).values()]) for a in ANSWERS},
-        }
+        ItemSummary(
+            item=item,
+            n=len(votes),
+            before={p: sum(r.before == p for r in votes) for p in PREFERENCES},
+            after={p: sum(r.after == p for r in votes) for p in PREFERENCES},
+            difference=dict(sorted(Counter(r.difference for r in votes if r.difference).items())),
+            means={a: _mean([s for r in votes for s in r.ratings.get(a, {}).values()]) for a in ANSWERS},
+        )
         for item, votes in _by_item(rows).items()
     ]
 
 
-def _planning(summary: Summary, rows: Sequence[Judgment], margin: float) -> Summary:
-    """How many items the two main claims would need, given the spread seen here."""
-    deviations = [q["parity"]["deviation"] for c in CRITERIA if (q := summary["quality"][c])["parity"]]
-    spreads = [d for d in deviations if d]
+def next_study(quality: Quality, preferred: float | None, rows: Sequence[Judgment]) -> NextStudy:
+    """`preferred`: how often the labeled answer was."""
+    spreads = [parity.deviation for parity in quality.parity.values() if parity.deviation]
     voted = [(r.item, CREDIT[r.after]) for r in rows if r.after]
-    value = summary["preference"]["after"]["value"]
     overlap = len(voted) / max(1, len({item for item, _ in voted}))
     credit = np.array([credit for _, credit in voted], dtype=np.float64)
     correlation = vote_correlation(credit, codes([item for item, _ in voted])) if voted else None
     needed = None
-    if value is not None and correlation is not None:
-        bounded = min(max(value, 0.05), 0.95)
+    if preferred is not None and correlation is not None:
+        bounded = min(max(preferred, 0.05), 0.95)
         needed = items_for_share(bounded, HALF_WIDTH, raters=max(1, round(overlap)), correlation=correlation)
-    return {
-        "items_for_parity": max(items_for_equivalence(s, margin) for s in spreads) if spreads else None,
-        "items_for_preference": needed,
-        "half_width": HALF_WIDTH,
-        "vote_correlation": correlation,
-    }
-
-
-def _verdicts(summary: Summary) -> dict[str, bool]:
-    quality = [q for c in CRITERIA if (q := summary["quality"][c])["parity"] or q["mirror_size"]]
-    equivalent = all(q["parity"]["equivalent"] for q in quality if q["parity"])
-    bounds = [q["mirror_size"]["high"] for q in quality if q["mirror_size"]]
-    small = all(high is not None and high < summary["quality"]["margin"] for high in bounds)
-    lows = {"preference": summary["preference"]["after"]["low"], "personal": summary["personal"]["items"]["low"]}
-    alpha = summary["agreement"]["after"]["alpha"]["value"]
-    return {
-        "parity": bool(quality) and equivalent and small,
-        **{name: low is not None and low > 0.5 for name, low in lows.items()},
-        "agreement": alpha is not None and alpha >= GOOD_ALPHA,
-    }
+    return NextStudy(
+        items_for_parity=max((items_for_equivalence(s, quality.margin) for s in spreads), default=None),
+        items_for_preference=needed,
+        vote_correlation=correlation,
+    )
 
 
 # --- the verdict in sentences ---
@@ -363,41 +469,39 @@ def _counted(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def verdict(summary: Summary) -> list[str]:
+def verdict(summary: AgreementSummary) -> list[str]:
     """Basis, claims, reliability, items to drop, and the size of a next study."""
-    counts, drop, plan = summary["counts"], summary["drop"], summary["planning"]
-    judgments, items = _counted(counts["judgements"], "judgment"), _counted(counts["items"], "item")
-    basis = [f"{judgments} of {items} by {_counted(counts['annotators'], 'annotator')}"]
-    if counts["skipped"]:
-        basis.append(f"{counts['skipped']} skipped")
-    if counts["revised"]:
-        basis.append(f"{counts['revised']} changed after the rubric was shown, left out of quality")
-    if counts["left_out"]:
-        basis.append(f"left out for failed attention checks: {', '.join(counts['left_out'])}")
+    counts, drop, plan = summary.counts, summary.drop, summary.planning
+    judgments, items = _counted(counts.judgements, "judgment"), _counted(counts.items, "item")
+    basis = [f"{judgments} of {items} by {_counted(counts.annotators, 'annotator')}"]
+    if counts.skipped:
+        basis.append(f"{counts.skipped} skipped")
+    if counts.revised:
+        basis.append(f"{counts.revised} changed after the rubric was shown, left out of quality")
+    if counts.left_out:
+        basis.append(f"left out for failed attention checks: {', '.join(counts.left_out)}")
     lines = ["; ".join(basis) + "."]
-    lines += [f"{'✓' if summary['verdicts'][name] else '✗'} {claim}" for name, claim in claims(summary).items()]
-    if counts.get("rubric", True):
-        share = _percent(summary["preference"]["before"])
-        lines.append(f"From the posts alone, before the rubric was shown, it was {share}.")
-    if summary["annotators"]:
-        lowest, highest = (of(summary["annotators"], key=lambda a: float(a["reliability"])) for of in (min, max))
-        lines.append(
-            f"Annotator reliability (Dawid-Skene) ranges from {lowest['reliability']:.2f} ({lowest['annotator']}) "
-            f"to {highest['reliability']:.2f}."
-        )
+    lines += [f"{'✓' if summary.verdicts[name] else '✗'} {claim}" for name, claim in claims(summary).items()]
+    if counts.rubric:
+        before = _percent(summary.preference.before)
+        lines.append(f"From the posts alone, before the rubric was shown, it was {before}.")
+    if summary.annotators:
+        lowest, highest = (of(summary.annotators, key=lambda a: a.reliability) for of in (min, max))
+        span = f"from {lowest.reliability:.2f} ({lowest.annotator}) to {highest.reliability:.2f}"
+        lines.append(f"Annotator reliability (Dawid-Skene) ranges {span}.")
     else:
         lines.append("No annotator has finished an item.")
     if drop:
-        names = ", ".join(d["item"] for d in drop[:NAMED_ITEMS]) + (", …" if len(drop) > NAMED_ITEMS else "")
+        names = ", ".join(d.item for d in drop[:NAMED_ITEMS]) + (", …" if len(drop) > NAMED_ITEMS else "")
         lines.append(f"{_counted(len(drop), 'item')} should be dropped or repaired: {names}.")
     else:
         lines.append("No item has to be dropped.")
     needs = []
-    if plan["items_for_parity"]:
-        needs.append(f"{plan['items_for_parity']} unmirrored items to show equal quality (80 % power)")
-    if plan["items_for_preference"]:
-        width = 100 * plan["half_width"]
-        needs.append(f"{plan['items_for_preference']} items to know the preference share to ±{width:g} points")
+    if plan.items_for_parity:
+        needs.append(f"{plan.items_for_parity} unmirrored items to show equal quality (80 % power)")
+    if plan.items_for_preference:
+        width = f"±{100 * plan.half_width:g} points"
+        needs.append(f"{plan.items_for_preference} items to know the preference share to {width}")
     if needs:
         lines.append(f"A next study like this one would need {' and '.join(needs)}.")
     else:
@@ -405,59 +509,57 @@ def verdict(summary: Summary) -> list[str]:
     return lines
 
 
-def claims(summary: Summary) -> dict[str, str]:
+def claims(summary: AgreementSummary) -> dict[str, str]:
     """What the study says about each requirement, in the order of `REQUIREMENTS`."""
-    who = "With the rubric shown, annotators" if summary["counts"].get("rubric", True) else "Annotators"
-    personal = _percent(summary["personal"]["items"])
-    after = summary["agreement"]["after"]
+    who = "With the rubric shown, annotators" if summary.counts.rubric else "Annotators"
+    personal = _percent(summary.personal.items)
+    after = summary.agreement["after"]
     agreement = "No item has two votes that could agree or differ."
-    if after["alpha"]["value"] is not None:
-        how = "agree" if after["alpha"]["value"] >= GOOD_ALPHA else "do not agree well enough"
+    if after.alpha.value is not None:
+        how = "agree" if after.alpha.value >= GOOD_ALPHA else "do not agree well enough"
         agreement = (
-            f"Annotators {how} on the preference: Krippendorff’s α {_estimate(after['alpha'])} (required: "
-            f"{GOOD_ALPHA}), Fleiss’ κ {_estimate(after['fleiss'])}, Gwet’s AC1 {_estimate(after['ac1'])}, "
-            f"mean Cohen’s κ {_estimate(after['cohen'])}."
+            f"Annotators {how} on the preference: Krippendorff’s α {_estimate(after.alpha)} (required: "
+            f"{GOOD_ALPHA}), Fleiss’ κ {_estimate(after.fleiss)}, Gwet’s AC1 {_estimate(after.ac1)}, "
+            f"mean Cohen’s κ {_estimate(after.cohen)}."
         )
     return {
-        "preference": f"{who} prefer the labeled answer {_percent(summary['preference']['after'])} of the time.",
-        "parity": _parity(summary["quality"]),
+        "preference": f"{who} prefer the labeled answer {_percent(summary.preference.after)} of the time.",
+        "parity": parity_claim(summary.quality)[1],
         "personal": f"A majority calls the difference personal preference on {personal} of the items.",
         "agreement": agreement,
     }
 
 
-def _parity(quality: Summary) -> str:
-    margin = quality["margin"]
-    signed = {c: quality[c]["parity"] for c in CRITERIA if quality[c]["parity"]}
-    sizes = {c: quality[c]["mirror_size"] for c in CRITERIA if quality[c]["mirror_size"]}
-    parts = []
-    if signed:
+def parity_claim(quality: Quality) -> tuple[bool, str]:
+    """Whether both answers are shown to be equally good, and the numbers."""
+    holds, claims, margin = [], [], f"{quality.margin:g} points"
+    if quality.parity:
         each = []
-        for c, parity in signed.items():
+        for criterion, parity in quality.parity.items():
             text = "too few"
-            if parity["p"] is not None:
-                effect = "" if parity["effect"] is None else f", d {parity['effect']:+.2f}"
-                text = (
-                    f"{parity['mean']:+.2f} [{parity['low']:+.2f}, {parity['high']:+.2f}]{effect}, p {parity['p']:.3f}"
-                )
-            each.append(f"{c} {text}")
-        how = "" if all(parity["equivalent"] for parity in signed.values()) else "not shown to be "
-        parts.append(f"The answers are {how}equally good within ±{margin:g} points: {', '.join(each)}.")
-    if sizes:
-        each = [f"{c} {_estimate(size)}" for c, size in sizes.items()]
-        holds = all(size["high"] is not None and size["high"] < margin for size in sizes.values())
-        how = "differ by" if holds else "are not shown to differ by"
-        parts.append(f"Answers to mirrored questions {how} less than {margin:g} points on average: {', '.join(each)}.")
-    return " ".join(parts) or "Nothing has been rated yet, so equal quality is not shown."
+            if parity.p is not None:
+                effect = "" if parity.effect is None else f", d {parity.effect:+.2f}"
+                text = f"{parity.mean:+.2f} [{parity.low:+.2f}, {parity.high:+.2f}]{effect}, p {parity.p:.3f}"
+            each.append(f"{criterion} {text}")
+        holds.append(all(parity.equivalent for parity in quality.parity.values()))
+        how = "" if holds[-1] else "not shown to be "
+        claims.append(f"The answers are {how}equally good within ±{margin}: {', '.join(each)}.")
+    if quality.mirror_size:
+        each = [f"{criterion} {_estimate(size)}" for criterion, size in quality.mirror_size.items()]
+        sizes = quality.mirror_size.values()
+        holds.append(all(size.high is not None and size.high < quality.margin for size in sizes))
+        how = "differ by" if holds[-1] else "are not shown to differ by"
+        claims.append(f"Answers to mirrored questions {how} less than {margin} on average: {', '.join(each)}.")
+    return bool(holds) and all(holds), " ".join(claims) or "Nothing has been rated yet, so equal quality is not shown."
 
 
-def _percent(e: dict[str, Any]) -> str:
-    if e["value"] is None:
+def _percent(e: Estimate) -> str:
+    if e.value is None or e.low is None or e.high is None:
         return "an unknown share"
-    return f"{100 * e['value']:.1f} % [{100 * e['low']:.1f}, {100 * e['high']:.1f}]"
+    return f"{100 * e.value:.1f} % [{100 * e.low:.1f}, {100 * e.high:.1f}]"
 
 
-def _estimate(e: dict[str, Any]) -> str:
-    if e["value"] is None:
+def _estimate(e: Coefficient | UnsetType) -> str:
+    if not e or e.value is None:
         return "undefined"
-    return f"{e['value']:.2f}" + ("" if e["low"] is None else f" [{e['low']:.2f}, {e['high']:.2f}]")
+    return f"{e.value:.2f}" + ("" if e.low is None else f" [{e.low:.2f}, {e.high:.2f}]")

@@ -146,11 +146,7 @@ def serve(config: ServeConfig, ready: Callable[[Ready], None]) -> None:
         app = make_app(site, [host for host in (public.hostname, config.host) if host])
         started = Ready(config.url or http.url_of(listener), password)
         server = http.Server(
-            app,
-            ready=lambda: ready(started),
-            connections=MAX_CONNECTIONS,
-            grace=GRACE_SECONDS,
-            proxies=config.proxy,
+            app, ready=lambda: ready(started), connections=MAX_CONNECTIONS, grace=GRACE_SECONDS, proxies=config.proxy
         )
         server.run(sockets=[listener])
 

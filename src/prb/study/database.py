@@ -9,7 +9,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Semaphore
@@ -158,8 +158,8 @@ def open_study(where: str) -> Database:
     return database
 
 
-def study_row(connection: Connection) -> Mapping[str, Any]:
-    return dict(connection.execute(sa.select(STUDY)).mappings().one())
+def study_row(connection: Connection) -> sa.Row[Any]:
+    return connection.execute(sa.select(STUDY)).one()
 
 
 def log(connection: Connection, what: str, *, annotator: int | None = None, **detail: Any) -> None:

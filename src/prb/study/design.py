@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
 import sqlalchemy as sa
 
 from prb.data.load import load, sample_rows
@@ -27,42 +29,18 @@ from prb.types import Item, Pair
 
 PASSWORD_VARIABLE = "PRB_STUDY_PASSWORD"  # noqa: S105 - the name of a variable
 TITLES = {"validate": "Which answer suits this user?", "collect": "Your preferences"}
-CONSENT = (
-    "Your posts, questions, wishes and ratings are stored under a random pseudonym and used for research on how "
-    "well language models follow individual preferences. They may be published in that form, so leave out names, "
-    "addresses and anything you do not want others to read. Taking part is voluntary. You can stop at any time "
-    "and delete everything you gave, on the page “My data”."
-)
+TEXTS = files("prb.study") / "texts"
 Row = dict[str, Any]
 SEED = 0
 """Of samples, assignments and orders."""
 SHOWN_POSTS = 10
 """Of a user's posts, those closest to the question."""
-PRACTICE: Row = {
-    "practice": True,
-    "user": "practice",
-    "question": "How do I get better at cooking?",
-    "posts": [
-        "Got home at eight again. Dinner was toast. There has to be a way that fits into twenty minutes.",
-        "I do not need to know why it works. Tell me what to do and I will do it.",
-    ],
-    "answers": [
-        "Pick three dishes that take twenty minutes, such as fried rice, an omelet and pasta with garlic and oil. "
-        "Cook each of them twice a week until you no longer need the recipe. Then swap one for a new dish.",
-        "Cooking rests on a few principles. Heat changes proteins, starches and water in different ways, and salt, "
-        "acid and fat decide how a dish tastes. Read about one of them each week and notice it in what you cook.",
-    ],
-    "rubric": [
-        {"aspect": "Steps that fit into a short evening", "evidence": "", "reason": "They come home late."},
-        {"aspect": "Instructions instead of theory", "evidence": "", "reason": "They said so."},
-    ],
-    "narrative": "",
-    "twin": None,
-    "group": "practice",
-}
+PRACTICE: Row = orjson.loads((TEXTS / "practice.json").read_bytes())
 """Shown first and never counted, so that annotators learn the form before it matters."""
 Edge = tuple[int, int]
 """An annotator and an item, both by position."""
+Node = tuple[str, int]
+"""Either of them: its kind, a or i, and its position."""
 
 
 class Assignment(NamedTuple):
@@ -85,7 +63,7 @@ class NewStudy(NamedTuple):
 
 def new_study(config: NewConfig) -> NewStudy:
     try:
-        consent = CONSENT if config.kind == "collect" else ""
+        consent = (TEXTS / "consent.txt").read_text("utf-8").strip() if config.kind == "collect" else ""
         consent = config.consent.read_text("utf-8") if config.consent else consent
     except OSError as error:
         raise BadInput(f"--consent {config.consent}: {error.strerror}") from None
@@ -277,27 +255,18 @@ def balance_orders(edges: Sequence[Edge], *, seed: int) -> dict[Edge, bool]:
     node is even; walking closed trails and alternating along them then halves the edges at each node exactly.
     """
     shuffled = sorted(edges, key=lambda e: draw(seed, "edge", *e))
-    ends: list[tuple[Hashable, Hashable]] = [(("a", a), ("i", i)) for a, i in shuffled]
-    degree = defaultdict[Hashable, int](int)
-    for left, right in ends:
-        degree[left] += 1
-        degree[right] += 1
+    ends: list[tuple[Node, Node]] = [(("a", a), ("i", i)) for a, i in shuffled]
+    degree = Counter(node for edge in ends for node in edge)
     odd = [node for node, count in degree.items() if count % 2]
-    ends += [(node, ("i", -1)) if node[0] == "a" else (("a", -1), node) for node in odd]  # type: ignore[index]
-    if sum(node[0] == "a" for node in odd) % 2:  # type: ignore[index]
+    ends += [(node, ("i", -1)) if node[0] == "a" else (("a", -1), node) for node in odd]
+    if sum(node[0] == "a" for node in odd) % 2:
         ends.append((("a", -1), ("i", -1)))
-    colors = _color_trails(ends, seed)
-    return {edge: colors[n] for n, edge in enumerate(shuffled)}
-
-
-def _color_trails(ends: Sequence[tuple[Hashable, Hashable]], seed: int) -> list[bool]:
-    """Alternate along closed trails; every node has even degree, so each trail ends where it began."""
-    touching = defaultdict[Hashable, list[int]](list)
+    touching = defaultdict[Node, list[int]](list)
     for n, (left, right) in enumerate(ends):
         touching[left].append(n)
         touching[right].append(n)
     color: list[bool | None] = [None] * len(ends)
-    for start in list(touching):
+    for start in list(touching):  # every degree is even, so each trail ends where it began
         node, turn = start, draw(seed, "trail", start) % 2 == 0
         while True:
             free = touching[node]
@@ -309,4 +278,4 @@ def _color_trails(ends: Sequence[tuple[Hashable, Hashable]], seed: int) -> list[
             color[edge], turn = turn, not turn
             left, right = ends[edge]
             node = right if node == left else left
-    return [bool(c) for c in color]
+    return {edge: bool(color[n]) for n, edge in enumerate(shuffled)}

@@ -64,11 +64,7 @@ class FormField(NamedTuple):
 
 
 SCALE = tuple(FormOption(str(n), str(n), str(n)) for n in range(1, 6))
-PREFERENCE = (
-    FormOption("A", "Answer A", "a"),
-    FormOption("B", "Answer B", "b"),
-    FormOption("neither", "Neither", "n"),
-)
+PREFERENCE = (FormOption("A", "Answer A", "a"), FormOption("B", "Answer B", "b"), FormOption("neither", "Neither", "n"))
 SURE = (FormOption("1", "A guess", "1"), FormOption("2", "Fairly sure", "2"), FormOption("3", "Certain", "3"))
 DIFFERENCE = (
     FormOption("preference", "Personal preference", "p"),
@@ -288,8 +284,8 @@ def store_reply(
     active: float | None,
 ) -> Stored:
     """Store one reply. The row's key is (assignment, step), so it is stored once however often it is sent."""
-    own = sa.select(ASSIGNMENT.c.done).where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator)
-    row = connection.execute(own.with_for_update()).first()
+    assigned = sa.select(ASSIGNMENT.c.done).where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator)
+    row = connection.execute(assigned.with_for_update()).first()
     if row is None:
         return "missing"
     replies = sa.select(REPLY.c.step, REPLY.c.fields).where(REPLY.c.assignment == assignment)
@@ -344,11 +340,11 @@ def undone_reply(connection: Connection, annotator: int, now: CurrentStep) -> di
 def study_tables(connection: Connection) -> tuple[Row, dict[str, list[Row]]]:
     """What a study is, and what it holds so far: the rows of each file of an export."""
     study = study_row(connection)
-    if study["kind"] == "validate":
+    if study.kind == "validate":
         tables = {JUDGMENTS_FILE: [judgment.row() for judgment in judgments(connection)]}
     else:
         tables = collected_tables(connection)
-    about = {key: study[key] for key in ("kind", "title", "created", "settings")}
+    about = {key: getattr(study, key) for key in ("kind", "title", "created", "settings")}
     about |= {"exported": time.time(), "rows": {name: len(rows) for name, rows in tables.items()}}
     return about, tables
 
@@ -397,7 +393,7 @@ def _items(connection: Connection) -> dict[int, Any]:
 
 def judgments(connection: Connection) -> list[Judgment]:
     """One per annotator × item. Practice is left out."""
-    items, found = _items(connection), list[Judgment]()
+    items, rows = _items(connection), list[Judgment]()
     for steps in _replies(connection):
         item, first = items[steps[0].item], steps[0]
         if item.content.get("practice"):
@@ -405,7 +401,7 @@ def judgments(connection: Connection) -> list[Judgment]:
         rubric = has_rubric(item.content)
         replies = {step.step: unblind(step.fields, first.flipped) for step in steps}
         before, after = replies.get(1, {}), replies.get(2 if rubric else 1, {})
-        found.append(
+        rows.append(
             Judgment(
                 item=item.key,
                 user=item.content["user"],
@@ -430,7 +426,7 @@ def judgments(connection: Connection) -> list[Judgment]:
                 more={name: value for name, value in (before | after).items() if name not in EXPORTED_ELSEWHERE},
             )
         )
-    return found
+    return rows
 
 
 def collected_tables(connection: Connection) -> dict[str, list[Row]]:

@@ -102,11 +102,11 @@ class Site:
         self.url = url.rstrip("/")
         with database.read() as connection:
             study = study_row(connection)
-        self.kind: str = study["kind"]
+        self.kind: str = study.kind
         check_fields(self.kind)
-        self.title: str = study["title"]
-        self.secret: str = study["secret"]
-        self.settings: Mapping[str, Any] = study["settings"]
+        self.title: str = study.title
+        self.secret: str = study.secret
+        self.settings: Mapping[str, Any] = study.settings
         self._forms = URLSafeSerializer(self.secret, salt="form")
         self._attempts, self._attempts_since = Counter[str](), time.monotonic()
         self.templates = Environment(
@@ -135,7 +135,7 @@ class Site:
         """Refuses everybody else and, if there is a form, one that is not from our page."""
         session = request.session
         with self.database.read() as connection:
-            password = sha256(study_row(connection)["admin_hash"])[:BOUND]
+            password = sha256(study_row(connection).admin_hash)[:BOUND]
         if session.get("admin") != password or time.time() > session.get("admin_until", 0):
             raise Refused(401, "Please sign in")
         if form is not None:
@@ -182,7 +182,7 @@ class Site:
 
     def check_open(self, connection: Connection) -> None:
         """Refuse annotators while the study is paused or closed."""
-        state = study_row(connection)["state"]
+        state = study_row(connection).state
         if state in STOPPED:
             raise Refused(503, *STOPPED[state])
 
@@ -190,7 +190,7 @@ class Site:
         """A new session, bound to the link or (`None`: the administrator) the password it was opened with."""
         with self.database.write() as connection:
             if annotator is None:
-                bound = sha256(study_row(connection)["admin_hash"])
+                bound = sha256(study_row(connection).admin_hash)
                 request.session.update(admin=bound[:BOUND], admin_until=time.time() + ADMIN_SECONDS)
             else:
                 link = connection.scalar(sa.select(ANNOTATOR.c.token_hash).where(ANNOTATOR.c.id == annotator))
@@ -209,12 +209,12 @@ async def read_form(request: Request) -> Form:
     """A posted form from our own pages; anything else is refused before it is read."""
     fetched_from = request.headers.get("sec-fetch-site")
     if fetched_from is not None:
-        own = fetched_from in ("same-origin", "none")
+        is_ours = fetched_from in ("same-origin", "none")
     else:  # an older browser, or none
         origin = request.headers.get("origin", request.headers.get("referer"))
         public = urlsplit(request.app.state.site.url).netloc
-        own = origin is None or urlsplit(origin).netloc in {request.headers.get("host"), public} - {""}
-    if not own:
+        is_ours = origin is None or urlsplit(origin).netloc in {request.headers.get("host"), public} - {""}
+    if not is_ours:
         raise Refused(403, "This form came from another site")
     try:
         body = (await request.body()).decode()
@@ -269,7 +269,7 @@ def join(request: Request, site: ServedSite, form: Posted) -> Response:
 def external_id(request: Request, site: Site, token: str, given: str) -> str:
     """Who a visitor of the public link is elsewhere, if the link is this study's."""
     with site.database.read() as connection:
-        public = study_row(connection)["public_hash"]
+        public = study_row(connection).public_hash
     if public != sha256(token):
         site.limit_sign_ins(request)
         raise Refused(404, "This link is not known", "Open the study again from where you found it.")

@@ -86,7 +86,6 @@ class Tried:
 
     accuracy: Estimate
     loss: float | None
-
     method: str
     l2: float
     epochs: int
@@ -232,9 +231,9 @@ def validate(
     credit = {c: credits_of(m) for c, m in by_condition.items()}
     clusters = examples.cluster[rows]
     answered = ~np.isnan(by_condition["profile"])
-    own = results(by_condition["profile"][answered], examples, rows[answered])
+    with_profile = results(by_condition["profile"][answered], examples, rows[answered])
     return Validation(
-        **vars(own),
+        **vars(with_profile),
         users=len(set(examples.user[rows].tolist())),
         labelled_pairs_shown=len(support),
         by_condition={c: share(v[~np.isnan(v)], clusters[~np.isnan(v)]) for c, v in credit.items()},
@@ -309,8 +308,8 @@ def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning
         epochs.append(learned.best)
     held_margins, held_rows = map(np.concatenate, zip(*scored, strict=True))
     order = np.argsort(held_rows)
-    own = results(held_margins[order], examples, held_rows[order])
-    return Tried(method=spec, l2=learning.l2, epochs=int(median(epochs)), accuracy=own.accuracy, loss=own.loss)
+    held = results(held_margins[order], examples, held_rows[order])
+    return Tried(method=spec, l2=learning.l2, epochs=int(median(epochs)), accuracy=held.accuracy, loss=held.loss)
 
 
 # Tuning the LLM behind the features.

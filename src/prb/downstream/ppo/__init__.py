@@ -31,9 +31,9 @@ from prb.config import (
     UserConfig,
     config,
 )
-from prb.downstream.answers import GraderAbout, ModelAbout
+from prb.downstream.answers import ModelAbout
 from prb.errors import BadInput, explain_import
-from prb.grading import Grader
+from prb.grading import Grader, GraderAbout
 from prb.llm import LLMS, check_llm, parse_llm
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, typed_options

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from prb import __version__
-from prb.downstream.answers import Asking, GraderAbout, ModelAbout
+from prb.downstream.answers import Asking, ModelAbout
 from prb.downstream.ppo import (
     ANSWERS,
     CHECKPOINT_EVERY,
@@ -59,7 +59,7 @@ from prb.downstream.ppo.policy import (
     run,
 )
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.grading import GRADERS, Grader, answered, as_line
+from prb.grading import GRADERS, Grader, GraderAbout, answered, as_line
 from prb.hashing import draw
 from prb.llm import Request, Sampling
 from prb.models import MODELS, check_scorer, execution_of
