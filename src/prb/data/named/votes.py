@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from os.path import commonprefix
@@ -30,6 +29,7 @@ from prb.data.schema import (
     spec_name,
     split_of,
     text,
+    timestamp,
     turns,
 )
 from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, open_rows
@@ -186,7 +186,7 @@ def _ballots_on_items(columns: Columns, row: Row, at: RawRow) -> Iterator[Ballot
                 user=user,
                 item=item.strip(),
                 value=_opinion(value, column, rated=columns.threshold is not None),
-                time=_time(row[columns.time], columns.time) if row.get(columns.time) else float("nan"),
+                time=timestamp(row, columns.time),
                 split=split_of(row, columns.split or "split").get("split"),
                 profile=about(user, facts),
                 groups=facts,
@@ -205,16 +205,6 @@ def _opinion(value: Any, column: str, *, rated: bool) -> float:
     if not rated and number not in (-1, 0, 1):
         raise BadRow(f"`{column}` is {value!r}; ratings need threshold=, above which a user agrees")
     return number
-
-
-def _time(value: Any, column: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        try:
-            return datetime.fromisoformat(str(value)).timestamp()
-        except ValueError:
-            raise BadRow(f"`{column}` must be a number or an ISO date and time, not {value!r}") from None
 
 
 def _answers(row: Row, columns: Columns) -> tuple[list[str], Mapping[str, int]]:
