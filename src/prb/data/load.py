@@ -54,7 +54,7 @@ class Index:
     twins: array[int] = field(default_factory=lambda: array("l"))
     """Position of the mirror row, -1 where there is none or where there are more than two answers."""
     questions: array[int] = field(default_factory=lambda: array("q"))
-    """A hash of the question; empty for ratings."""
+    """A hash of the question, white space normalized; empty for ratings."""
     texts: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("q")))
     """Hashes of the chosen and of the rejected answers; empty for ratings."""
     clustered_by: str = "users"
@@ -308,14 +308,13 @@ class Dataset:
         return len(self.index)
 
     def __iter__(self) -> Iterator[Item]:
-        return iter(self._sample) if self._sampled is not None and len(self) <= SMALL else self._stream()
+        if self._sampled is not None and len(self) <= SMALL:
+            return iter(self._sample)
+        return (BUILD[self.task](data) for _, _, data in self._rows(self._sampled))
 
     @cached_property
     def _sample(self) -> list[Item]:
-        return list(self._stream())
-
-    def _stream(self) -> Iterator[Item]:
-        return (BUILD[self.task](data) for _, _, data in self._rows(self._sampled))
+        return [BUILD[self.task](data) for _, _, data in self._rows(self._sampled)]
 
     def other(self, field: str) -> Iterator[Any]:
         """For each row, a field that is not part of our format, `None` where it is missing. Reads the source again."""
@@ -368,7 +367,8 @@ def load(
 ) -> Dataset:
     """Check all rows and index those of a split, or a sample of `limit`, or one shard of these.
 
-    `donors` keeps the posts of all users of the split.
+    Without a `split` field every row is used; with one, the default is `test`, or the only split there is. `donors`
+    keeps the posts of all users of the split.
     """
     source = open_source(spec) if isinstance(spec, str) else spec
     scan = Scan(source, task, donors)
@@ -376,24 +376,19 @@ def load(
         raise BadData(source.name, scan.problems)
     if not scan.ids:
         raise BadInput(f"{source.name} holds no rows" + (" without errors" if scan.problems else ""))
-    split = _choose_split(source.name, split, Counter(scan.splits))
+    sizes = Counter(name for name in scan.splits if name is not None)
+    if split == "all" or (not sizes and split is None):
+        split = None
+    elif not sizes:
+        raise BadInput(f"{source.name} has no `split` field, so there is no split {split!r}")
+    else:
+        split = split or (next(iter(sizes)) if len(sizes) == 1 else "test")
+        if split not in sizes:
+            splits = ", ".join(f"{name} ({n} rows)" for name, n in sizes.items())
+            raise BadInput(f"{source.name} has no rows in split {split!r}; its splits are {splits}")
     index, users, sampled = scan.select(split, limit, shard)
     problems, bad = tuple(scan.problems), frozenset(scan.bad)
     return Dataset(source, task, split, index, users, scan.fingerprint, problems, scan.renamed, bad, sampled)
-
-
-def _choose_split(name: str, split: str | None, sizes: Counter[str | None]) -> str | None:
-    """Without a `split` field every row is used; with one, the default is `test`, or the only split there is."""
-    del sizes[None]
-    if split == "all" or (not sizes and split is None):
-        return None
-    if not sizes:
-        raise BadInput(f"{name} has no `split` field, so there is no split {split!r}")
-    split = split or (next(iter(sizes)) if len(sizes) == 1 else "test")
-    if split not in sizes:
-        listed = ", ".join(f"{s} ({n} rows)" for s, n in sizes.items())
-        raise BadInput(f"{name} has no rows in split {split!r}; its splits are {listed}")
-    return split
 
 
 def training_split(source: Source) -> str | None:
@@ -435,8 +430,6 @@ class Scan:
         self._places: dict[str, int] = {}
         """File names, numbered; a row keeps its number and its line."""
         self._place_of, self._line_of = array("l"), array("l")
-        self._hashes = array("q"), array("q"), array("q")
-        """Hashes of question (white space normalized), chosen and rejected, to see what users share."""
         self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
         """Mirror rows by id: the twin's id and the `mirror_key`."""
         self._rows = 0
@@ -462,8 +455,8 @@ class Scan:
             data, reasons = {}, [str(error)]
         row_id = str(data.get("id"))
         if not reasons:
-            columns = tuple(name for name, value in row.data.items() if value is not None)
-            self.renamed |= read_columns(columns, self.task).renamed
+            names = tuple(name for name, value in row.data.items() if value is not None)
+            self.renamed |= read_columns(names, self.task).renamed
             if row_id in self.ids:
                 place, line = self._place(self.ids[row_id])
                 reasons = [f"duplicate id {row_id!r}, first seen at {place}:{line}"]
@@ -489,8 +482,8 @@ class Scan:
         keys = " ".join(data["question"].split()), *("\0".join(sorted(texts)) for texts in sides)
         lengths = [sum(map(len, texts)) / len(texts) for texts in sides]
         counts = len(sides[0]), len(sides[0]) + len(sides[1])
-        columns_of_answers: tuple[Any, ...] = (*index.lengths, *index.answers, *self._hashes)
-        for column, value in zip(columns_of_answers, (*lengths, *counts, *map(hash_text, keys)), strict=True):
+        columns: tuple[Any, ...] = (*index.lengths, *index.answers, index.questions, *index.texts)
+        for column, value in zip(columns, (*lengths, *counts, *map(hash_text, keys)), strict=True):
             column.append(value)
         if "mirror" in data:
             self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)
@@ -534,8 +527,6 @@ class Scan:
             ids=list(self.ids),
             clusters=[cluster_of.get(user, user) for user in users] if cluster_of else users,
             twins=array("l", [-1]) * len(users),
-            questions=self._hashes[0],
-            texts=self._hashes[1:],
             clustered_by=clustered_by,
         )
         for row, twin in twins:
@@ -554,14 +545,17 @@ class Scan:
         Where everybody answers the same few questions that would be one cluster of nearly all: if it held more than
         half of the users, answers are not looked at, and if that is not enough, neither are questions.
         """
-        users = self._index.users
+        index = self._index
+        users = index.users
         couples = [(users[a], users[b]) for a, b in twins if self._ordinals[a] not in self.bad]
         by_mirror = components(couples)
         if self.task == "ratings":
             return by_mirror, "users"
         names = [users[i] for i in positions]
         everyone = set(names)
-        questions, chosen, rejected = (np.array(column, dtype=np.int64)[positions] for column in self._hashes)
+        questions, chosen, rejected = (
+            np.array(column, dtype=np.int64)[positions] for column in (index.questions, *index.texts)
+        )
         by_question = list(links_by_text(questions, names))
         by_answer = links_by_text(np.concatenate([chosen, rejected]), names + names)
         for shared in ([*by_question, *by_answer], by_question):

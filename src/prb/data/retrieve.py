@@ -6,13 +6,12 @@ Past choices could leak a label: one that is about the question at hand, or that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prb.text.encoders import ENCODERS, Encoder
+from prb.text.encoders import static
 from prb.text.words import NEAR_DUPLICATE, normalized, words
 from prb.types import Choice, Post
 
@@ -49,13 +48,8 @@ def bm25(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:
 
 def embedding(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:
     """Cosine between the question and each post, in static word vectors."""
-    rows = _encoder().encode([question, *(post.text for post in posts)])
+    rows = static().encode([question, *(post.text for post in posts)])
     return np.asarray(rows[1:] @ rows[0], dtype=np.float64)
-
-
-@cache
-def _encoder() -> Encoder:
-    return ENCODERS.make("static")
 
 
 RANKERS: dict[str, Ranker] = {"recency": recency, "bm25": bm25, "embedding": embedding}
@@ -105,7 +99,7 @@ def leaking_choices(question: str, answers: Sequence[str], choices: Sequence[Cho
         return set()
     known = {normalized(answer) for answer in answers}
     asked = list(dict.fromkeys(choice.question for choice in choices))
-    rows = _encoder().encode([question, *asked])
+    rows = static().encode([question, *asked])
     near = {text for text, cosine in zip(asked, rows[1:] @ rows[0], strict=True) if cosine >= NEAR_DUPLICATE}
     return {
         n
