@@ -202,7 +202,12 @@ class Pipeline:
         try:
             self._admit()
             self._write_rubrics()
-            self._run_rounds(self._make_tasks())
+            couples = self._couple() if self.config.mirror else []
+            self._finish("couple")
+            taken = {record.id for task in couples for record, _ in task.users}
+            alone = self._oppose([record for record in self.records if record.id not in taken])
+            self._finish("negative")
+            self._run_rounds([*couples, *alone])
         except StageReached:
             self.stopped_after = self.config.until
         return self._write()
@@ -270,15 +275,6 @@ class Pipeline:
                 kept.append(clean)
         self.records = kept
         self._finish("rubric")
-
-    def _make_tasks(self) -> list[PairTask]:
-        """Confirmed couples first, then all other users on their own."""
-        couples = self._couple() if self.config.mirror else []
-        self._finish("couple")
-        taken = {record.id for task in couples for record, _ in task.users}
-        alone = self._oppose([record for record in self.records if record.id not in taken])
-        self._finish("negative")
-        return [*couples, *alone]
 
     def _couple(self) -> list[PairTask]:
         proposed = propose_couples(self.records, ENCODERS.make("static"), self.limits["couple"]["cosine"])
@@ -349,16 +345,12 @@ class Pipeline:
             candidates[candidate.task.id].append(candidate)
         self._finish("grade")
         matched = [self._match(of_task, round) for of_task in candidates.values()]
-        results: dict[str, AnswerPair | Reject] = {}
-        results |= self._rate([pairs for pairs in matched if pairs], round)
+        results: dict[str, AnswerPair | Reject] = {**self._rate([pairs for pairs in matched if pairs], round)}
         self._finish("quality")
-        furthest: dict[str, Check] = {}
         order = list(GATES)
-        for check in self.checks[first_check:]:
-            if check.reason is not None:
-                best = furthest.setdefault(check.record, check)
-                if order.index(check.gate) >= order.index(best.gate):
-                    furthest[check.record] = check
+        failed = [check for check in self.checks[first_check:] if check.reason is not None]
+        # whatever got furthest; of several such, the last
+        furthest = {c.record: c for c in sorted(failed, key=lambda check: order.index(check.gate))}
         for id_, check in furthest.items():
             results.setdefault(id_, Reject(id_, check.gate, f"{check.what}: {check.reason}"))
         return results
