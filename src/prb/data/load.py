@@ -17,15 +17,14 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from heapq import heapreplace
 from itertools import chain, islice
-from tempfile import SpooledTemporaryFile
+from sys import intern
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 
 from prb.config import HistoryKind
 from prb.data.schema import BUILD, Task, listed, prepared, read_columns, row_problems, to_choices, to_posts
-from prb.data.source import BadRow, RawRow, Source, open_source, subset_of
+from prb.data.source import BadRow, RawRow, Source, Spool, open_source, subset_of
 from prb.errors import BadData, BadInput, Problem
 from prb.hashing import draw
 from prb.stats.estimate import components, links_by_text
@@ -172,14 +171,6 @@ class History(NamedTuple):
     choices: tuple[Choice, ...] = ()
 
 
-class KeptHistory(NamedTuple):
-    """Where a history stands in the file, and its digests."""
-
-    start: int
-    length: int
-    digests: tuple[int, int]
-
-
 def history_digests(history: History) -> tuple[int, int]:
     """Of the posts and of the past choices; 0 where there are none."""
     posts, choices = "\0".join(post.text for post in history.posts), "\0".join(chain(*history.choices))
@@ -194,10 +185,10 @@ class Users:
         self.names: list[str] = []
         """Users with a history, sorted, so that a draw does not depend on the order of the file."""
         self.cluster_of: Mapping[str, str] = {}
-        self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the dataset
-        self._kept: dict[tuple[str | None, str], KeptHistory] = {}
-        """By split and user."""
-        self._of: dict[str, KeptHistory] = {}
+        self._histories = Spool()
+        self._kept: dict[tuple[str | None, str], tuple[int, tuple[int, int]]] = {}
+        """By split and user: number and digests of the history."""
+        self._of: dict[str, tuple[int, tuple[int, int]]] = {}
         """By user, in the split that was asked for."""
         self._asking: dict[tuple[str | None, str, str], set[str]] = {}
         """By split, `topic` or `category`, and its name: the users who ask about it."""
@@ -213,11 +204,8 @@ class Users:
                 self._asking.setdefault((split, kind, row[kind]), set()).add(user)
         history = {"profile": row.get("profile", []), "choices": row.get("choices", [])}
         if any(history.values()) and (split, user) not in self._kept:
-            content = orjson.dumps(history)
-            start = self._file.seek(0, 2)
-            self._file.write(content)
             digests = history_digests(History(to_posts(history), to_choices(history)))
-            self._kept[split, user] = KeptHistory(start, len(content), digests)
+            self._kept[split, user] = self._histories.add(history), digests
 
     def of_split(self, split: str | None, cluster_of: Mapping[str, str]) -> Users:
         """The users of a split, or of all of them."""
@@ -237,7 +225,7 @@ class Users:
         """Users with exactly the same history: one person under several names, or a description that fits several."""
         groups: dict[tuple[int, int], list[str]] = {}
         for name in self.names:
-            groups.setdefault(self._of[name].digests, []).append(name)
+            groups.setdefault(self._of[name][1], []).append(name)
         same = [names for names in groups.values() if len(names) > 1]
         if not same:
             return []
@@ -257,14 +245,12 @@ class Users:
         """Whether the donor's history, as far as it is shown, is another one than the item's own."""
         if donor == item.user:
             return False
-        own, lent = history_digests(History(item.profile, item.choices)), self._of[donor].digests
+        own, lent = history_digests(History(item.profile, item.choices)), self._of[donor][1]
         shown = {"posts": (0,), "choices": (1,), "both": (0, 1)}[kind]
         return any(own[part] != lent[part] for part in shown) or not any(own[part] for part in shown)
 
     def history(self, user: str) -> History:
-        start, length, _ = self._of[user]
-        self._file.seek(start)
-        row = orjson.loads(self._file.read(length))
+        row = self._histories[self._of[user][0]]
         return History(to_posts(row), to_choices(row))
 
 
@@ -417,9 +403,8 @@ class Scan:
 
     def __init__(self, source: Source, task: Task = "pairs", donors: bool = False) -> None:
         self.task = task
-        self.problems: list[Problem] = []
-        self.bad: set[int] = set()
-        """Ordinals of rows with problems."""
+        self.bad: dict[int, list[Problem]] = {}
+        """By the ordinals of the rows."""
         self.ids: dict[str, int] = {}
         """Id to position among the good rows."""
         self.splits: list[str | None] = []
@@ -427,48 +412,41 @@ class Scan:
         self.users = Users(keep=donors)
         self._index = Index()
         self._ordinals = array("l")
-        self._places: dict[str, int] = {}
-        """File names, numbered; a row keeps its number and its line."""
-        self._place_of, self._line_of = array("l"), array("l")
+        self._places: list[str] = []
+        self._lines = array("l")
         self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
         """Mirror rows by id: the twin's id and the `mirror_key`."""
-        self._rows = 0
         digest = hashlib.sha256()
-        for row in source.rows():
+        for ordinal, row in enumerate(source.rows()):
             digest.update(row.raw)
-            self._add(row)
+            if reasons := self._add(ordinal, row):
+                self.bad[ordinal] = [Problem(row.place, row.line, reason) for reason in reasons]
         self.fingerprint = digest.hexdigest()
         for row_id in self._mirrors:
             if reason := self._mirror_problem(row_id):
-                position = self.ids[row_id]
-                self.bad.add(self._ordinals[position])
-                self.problems.append(Problem(*self._place(position), reason))
-        self.problems.sort(key=lambda p: (self._places[p.place], p.line))
+                n = self.ids[row_id]
+                self.bad[self._ordinals[n]] = [Problem(self._places[n], self._lines[n], reason)]
+        self.problems = [problem for _, problems in sorted(self.bad.items()) for problem in problems]
 
-    def _add(self, row: RawRow) -> None:
-        ordinal, self._rows = self._rows, self._rows + 1
-        place_number = self._places.setdefault(row.place, len(self._places))
+    def _add(self, ordinal: int, row: RawRow) -> list[str]:
+        """Keep a row, or say what is wrong with it."""
         try:
             data = prepared(row, self.task)
             reasons = row_problems(data, self.task)
         except BadRow as error:
-            data, reasons = {}, [str(error)]
-        row_id = str(data.get("id"))
-        if not reasons:
-            names = tuple(name for name, value in row.data.items() if value is not None)
-            self.renamed |= read_columns(names, self.task).renamed
-            if row_id in self.ids:
-                place, line = self._place(self.ids[row_id])
-                reasons = [f"duplicate id {row_id!r}, first seen at {place}:{line}"]
+            return [str(error)]
         if reasons:
-            self.bad.add(ordinal)
-            self.problems += [Problem(row.place, row.line, reason) for reason in reasons]
-            return
+            return reasons
+        names = tuple(name for name, value in row.data.items() if value is not None)
+        self.renamed |= read_columns(names, self.task)[0]
+        row_id = str(data["id"])
+        if (first := self.ids.get(row_id)) is not None:
+            return [f"duplicate id {row_id!r}, first seen at {self._places[first]}:{self._lines[first]}"]
         index, user = self._index, str(data.get("user", row_id))
         self.ids[row_id] = len(self._ordinals)
         self._ordinals.append(ordinal)
-        self._place_of.append(place_number)
-        self._line_of.append(row.line)
+        self._places.append(intern(row.place))
+        self._lines.append(row.line)
         self.splits.append(data.get("split"))
         index.users.append(user)
         index.categories.append(data.get("category", ""))
@@ -477,7 +455,7 @@ class Scan:
         self.users.add(user, data)
         if self.task == "ratings":
             index.ratings.append(data["rating"])
-            return
+            return []
         sides = listed(data["chosen"]), listed(data["rejected"])
         keys = " ".join(data["question"].split()), *("\0".join(sorted(texts)) for texts in sides)
         lengths = [sum(map(len, texts)) / len(texts) for texts in sides]
@@ -487,9 +465,7 @@ class Scan:
             column.append(value)
         if "mirror" in data:
             self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)
-
-    def _place(self, position: int) -> tuple[str, int]:
-        return list(self._places)[self._place_of[position]], self._line_of[position]
+        return []
 
     def _mirror_problem(self, row_id: str) -> str | None:
         """Why a mirror row and its twin do not match, which only the whole dataset shows."""

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import cache, lru_cache
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Self, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, Self, TypeVar
 
 import orjson
 from pydantic import (
@@ -138,16 +138,9 @@ _ID_WORDS = {"id", "ids", "uid", "uuid", "name", "key", "hash", "index", "idx", 
 _HISTORY_WORDS = {*_HISTORIES[:3], "profile", "profiles", "histories", "personas", "memory", "memories", "bio"}
 
 
-class Columns(NamedTuple):
-    """How the columns of a row are read."""
-
-    renamed: Mapping[str, str]
-    """Field by column, where their names differ."""
-    problem: str = ""
-
-
 @lru_cache(maxsize=1024)  # nearly all rows of a file have the same columns
-def read_columns(names: tuple[str, ...], kind: Kind) -> Columns:
+def read_columns(names: tuple[str, ...], kind: Kind) -> tuple[Mapping[str, str], str]:
+    """How the columns of a row are read: field by column, where their names differ; or what is wrong with them."""
     known: frozenset[str] = ROWS[kind].__required_keys__ | ROWS[kind].__optional_keys__
     field_of = {name: field for field in known for name in (field, *SYNONYMS.get(field, ()))}
     columns: dict[str, list[str]] = {}
@@ -162,13 +155,13 @@ def read_columns(names: tuple[str, ...], kind: Kind) -> Columns:
         exact = [name for name in candidates if plain(name) == field] or candidates
         if len(exact) > 1:
             several = " and ".join(f"`{name}`" for name in exact)
-            return Columns({}, f"{several} may all be the `{field}`; rename the right one to `{field}`")
+            return {}, f"{several} may all be the `{field}`; rename the right one to `{field}`"
         renamed[exact[0]] = field
     for field, what in (("user", "the user"), ("profile", "the user's history")):
         if field not in columns and not (field == "profile" and "choices" in columns):
             for name in (name for name in others if _looks_like(field, name)):
-                return Columns({}, f"`{name}` looks like {what} but is not read; did you mean `{field}`?")
-    return Columns(renamed)
+                return {}, f"`{name}` looks like {what} but is not read; did you mean `{field}`?"
+    return renamed, ""
 
 
 def plain(name: str) -> str:
@@ -528,9 +521,10 @@ def literal(value: Any) -> Any:
             return value
 
 
-def split_of(row: Mapping[str, Any], name: str = "split") -> dict[str, str]:
+def split_of(row: Mapping[str, Any], name: str = "") -> dict[str, str]:
     """The split of a row, by its usual name, as a field to add; nothing if it has none."""
-    return {"split": SPLIT_NAMES.get(str(row[name]), str(row[name]))} if row.get(name) else {}
+    given = str(row.get(name or "split") or "")
+    return {"split": SPLIT_NAMES.get(given, given)} if given else {}
 
 
 # conversations

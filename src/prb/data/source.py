@@ -10,6 +10,7 @@ import csv
 import gzip
 import re
 import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from functools import partial
 from importlib import import_module
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
+from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import orjson
@@ -379,3 +381,21 @@ def _parse(place: str, number: int, line: bytes) -> RawRow:
 def _has_nul(line: bytes) -> bool:
     # a raw NUL byte is broken JSON and found as such; most lines hold no backslash, and one byte is quickly searched
     return b"\\" in line and b"\\u0000" in line and _NUL_ESCAPE.search(line) is not None
+
+
+class Spool:
+    """JSON values by number, in a temporary file from which they are read back one at a time."""
+
+    def __init__(self) -> None:
+        self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the dataset
+        self._ends = array("q", [0])
+
+    def add(self, value: Any) -> int:
+        self._file.seek(0, 2)
+        self._ends.append(self._ends[-1] + self._file.write(orjson.dumps(value)))
+        return len(self._ends) - 2
+
+    def __getitem__(self, number: int) -> Any:
+        start, end = self._ends[number : number + 2]
+        self._file.seek(start)
+        return orjson.loads(self._file.read(end - start))

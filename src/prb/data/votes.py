@@ -21,17 +21,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import combinations, islice, product
-from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from pydantic import Field
 
 from prb.config import Count
 from prb.data.schema import converted, pair
-from prb.data.source import RawRow, Row, Source, dict_row
+from prb.data.source import RawRow, Row, Source, Spool, dict_row
 from prb.errors import BadInput, BadSpec
 from prb.hashing import draw
 from prb.stats.estimate import Ints
@@ -190,10 +188,10 @@ class VoteIndex:
         self.groups: dict[int, list[int]] = defaultdict(list)
         """Votes on the same prompt with the same answers, by a hash of both."""
         self._seed = seed
-        self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the source
+        self._choices = Spool()
         self._choices_of: dict[str, array[int]] = {}
-        """Numbers of a user's choices, which stand in the file from `_start[n]` to `_start[n + 1]`."""
-        self._start, self._prompt, self._unit = array("q", [0]), array("q"), array("q")
+        """Numbers of a user's choices."""
+        self._prompt, self._unit = array("q"), array("q")
         names: dict[str, str] = {}
         for number, vote in enumerate(votes):
             self.ids.append(vote.id)
@@ -207,10 +205,8 @@ class VoteIndex:
             lowest = {a for a, rank in zip(vote.answers, vote.ranks, strict=True) if rank == max(vote.ranks)}
             worst = sorted(lowest & set(others)) or others
             rejected = worst[draw(seed, vote.id, "rejected") % len(worst)]
-            raw = orjson.dumps({"question": vote.question, "chosen": best[0], "rejected": rejected})
-            self._choices_of.setdefault(vote.user, array("q")).append(len(self._prompt))
-            self._file.write(raw)
-            self._start.append(self._start[-1] + len(raw))
+            choice = {"question": vote.question, "chosen": best[0], "rejected": rejected}
+            self._choices_of.setdefault(vote.user, array("q")).append(self._choices.add(choice))
             self._prompt.append(_hash(normalized(vote.question)))
             self._unit.append(_hash(vote.unit) if vote.unit else 0)
 
@@ -219,11 +215,7 @@ class VoteIndex:
         prompt, unit = _hash(normalized(vote.question)), _hash(vote.unit) if vote.unit else None
         newest_first = reversed(self._choices_of.get(vote.user, ()))
         others = (n for n in newest_first if self._prompt[n] != prompt and self._unit[n] != unit)
-        choices: list[Row] = []
-        for n in reversed(list(islice(others, most))):
-            self._file.seek(self._start[n])
-            choices.append(orjson.loads(self._file.read(self._start[n + 1] - self._start[n])))
-        return choices
+        return [self._choices[n] for n in reversed(list(islice(others, most)))]
 
     def by_user(self, numbers: Iterable[int]) -> dict[str, list[int]]:
         by_user: dict[str, list[int]] = defaultdict(list)
