@@ -414,6 +414,10 @@ def converted(source: Source, convert: Callable[[Row, RawRow], Iterable[T]]) -> 
 
 Identifier = Annotated[Text, BeforeValidator(lambda v: str(v) if type(v) is int else v)]
 """Text, or an integer as text."""
+AnyText = Annotated[str, BeforeValidator(str)]
+"""Whatever it is, as text."""
+Number = Annotated[float, Field(strict=False)]
+"""A number, or the text of one."""
 NotEmpty = Annotated[list[T], Field(min_length=1)]
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from pydantic import Field
 
-from prb.data.schema import Foreign, Text, converted, pair, posts, spec_name
+from prb.data.schema import AnyText, Foreign, Text, converted, pair, posts, spec_name
 from prb.data.source import DATASETS, RawRow, Row, RowSource, Source, open_rows
 
 
@@ -27,9 +28,9 @@ class Preference(Foreign):
 
 
 class AlignXRow(Preference):
-    id: str | int = ""
-    description: str = Field("", alias="Demographic Information")
-    profile: str = ""
+    id: Any = None
+    description: AnyText = Field("", alias="Demographic Information")
+    profile: AnyText = ""
     comments: list[Comment] = Field([], alias="User-Generated Content")
     earlier: list[Preference] = Field([], alias="Pair-wise Comparative Feedback")
 

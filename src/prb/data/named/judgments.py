@@ -17,9 +17,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasPath, Field
 
 from prb.data.schema import (
+    AnyText,
     Foreign,
     Identifier,
     NotEmpty,
+    Number,
     Parsed,
     Text,
     about,
@@ -59,7 +61,7 @@ class PrismMessage(Foreign):
 class PrismConversation(Foreign):
     conversation_id: Identifier
     user_id: Identifier
-    conversation_type: str = "conversation"
+    conversation_type: AnyText = "conversation"
     conversation_history: NotEmpty[PrismMessage]
 
 
@@ -132,7 +134,7 @@ class ChosenReply(Foreign):
     chosen: Text = Field(validation_alias=AliasPath("chosen", "content"))
     rejected: Text = Field(validation_alias=AliasPath("rejected", "content"))
     split: Literal["train", "val", "validation", "test"]
-    type: str = "conversation"
+    type: AnyText = "conversation"
 
 
 @DATASETS.register("personalrewardbench")
@@ -217,15 +219,11 @@ class CoValReply(Foreign):
     messages: Any
 
 
-class CoValRanking(Foreign):
-    ranking: str = ""
-    """`B>A=C>D`"""
-
-
 class CoValAssessment(Foreign):
     annotator_id: Identifier
-    personal: list[CoValRanking] = Field([], validation_alias=AliasPath("ranking_blocks", "personal"))
-    world: list[CoValRanking] = Field([], validation_alias=AliasPath("ranking_blocks", "world"))
+    personal: str = Field("", validation_alias=AliasPath("ranking_blocks", "personal", 0, "ranking"))
+    """`B>A=C>D`; empty where the annotator gave none."""
+    world: str = Field("", validation_alias=AliasPath("ranking_blocks", "world", 0, "ranking"))
 
 
 class Comparison(Foreign):
@@ -256,13 +254,14 @@ def coval(path: str, *, block: Literal["personal", "world"] = "personal", voting
         asked = conversation(given.messages, "prompt.messages")
         replies = {r.response_index: turns(r.messages, "responses.messages")[-1]["text"] for r in given.responses}
         for n, assessment in enumerate(given.assessments):
-            user, rankings = assessment.annotator_id, getattr(assessment, block)
-            levels = rankings[0].ranking.split(">") if rankings and rankings[0].ranking else []
-            ranks = dict(sorted((x.strip(), rank) for rank, level in enumerate(levels) for x in level.split("=")))
+            ranking = assessment.personal if block == "personal" else assessment.world
+            levels = enumerate(ranking.split(">") if ranking else ())
+            ranks = dict(sorted((label.strip(), rank) for rank, level in levels for label in level.split("=")))
             if unknown := [label for label in ranks if label not in replies]:
-                raise BadRow(f"`ranking` {rankings[0].ranking!r} names {unknown[0]!r}, which is no response")
+                raise BadRow(f"`ranking` {ranking!r} names {unknown[0]!r}, which is no response")
             if len(ranks) < 2:
                 continue
+            user = assessment.annotator_id
             facts = demographics().get(user, {})
             yield Vote(
                 at=at,
@@ -285,21 +284,17 @@ def coval(path: str, *, block: Literal["personal", "world"] = "personal", voting
 # answer with the highest sum is preferred to those below. What the user needed to know is the hidden part.
 
 
-class Score(Foreign):
-    score: float
-
-
 class BespokeAnswer(Foreign):
     contents: Text
-    need_alignment: Score
-    content_depth: Score
-    tone: Score
-    explanation_style: Score
+    need_alignment: Number = Field(validation_alias=AliasPath("need_alignment", "score"))
+    content_depth: Number = Field(validation_alias=AliasPath("content_depth", "score"))
+    tone: Number = Field(validation_alias=AliasPath("tone", "score"))
+    explanation_style: Number = Field(validation_alias=AliasPath("explanation_style", "score"))
 
 
 class BespokeTest(Foreign):
     query: Text
-    gold_information_need: str = ""
+    gold_information_need: AnyText = ""
     response_list: NotEmpty[BespokeAnswer]
 
 
@@ -335,14 +330,14 @@ def bespoke(path: str, history: Size = 16) -> Source:
     def votes(row: Row, at: RawRow) -> Iterator[Vote]:
         given = BespokeRow.read(row)
         test, user = given.meta_test_set_value, given.user
-        scores = [(a.need_alignment, a.content_depth, a.tone, a.explanation_style) for a in test.response_list]
+        answers = test.response_list
         yield Vote(
             at=at,
             id=f"{user}-{given.query_id}-{at.line}",
             user=user,
             question=test.query,
-            answers=[answer.contents for answer in test.response_list],
-            ranks=ranks_by([sum(score.score for score in of_answer) for of_answer in scores]),
+            answers=[answer.contents for answer in answers],
+            ranks=ranks_by([a.need_alignment + a.content_depth + a.tone + a.explanation_style for a in answers]),
             profile=posts_of().get(user, []),
             category="bespoke",
             rubric=[{"aspect": test.gold_information_need}] if test.gold_information_need else [],

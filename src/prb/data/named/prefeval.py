@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from prb.data.schema import Foreign, Text, converted, folder_of, pair, posts, spec_name, text
+from prb.data.schema import AnyText, Foreign, Text, converted, folder_of, pair, posts, spec_name, text
 from prb.data.source import DATASETS, BadRow, RawRow, Row, RowSource, Source, file_source
 from prb.data.votes import one_or_all
 from prb.errors import BadInput
@@ -31,7 +31,7 @@ FORMS = {
 class Preference(Foreign):
     question: Text
     preference: Text
-    explanation: str = ""
+    explanation: AnyText = ""
 
 
 class Question(Preference):
