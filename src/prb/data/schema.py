@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Self, TypeVar
@@ -283,16 +283,17 @@ def listed(answers: str | list[str]) -> list[str]:
 _TEXT, _TEXTS = "constrained-str", "list[constrained-str]"
 """What pydantic calls the alternatives of a field that may have several types."""
 _EXPECTED = {"string_type": "text", "list_type": "a list", "dict_type": "an object", "bool_type": "true or false"}
-_EXPECTED |= {"float_type": "a number", "int_type": "an integer"}
+_EXPECTED |= {"float_type": "a number", "float_parsing": "a number", "int_type": "an integer"}
 _EXPECTED |= {"typed_dict_type": "an object", "model_type": "an object"}
 
 
-def explain(report: ValidationError, row: Row) -> list[str]:
+def explain(report: ValidationError, row: Mapping[str, Any], *whole: str) -> list[str]:
     """pydantic's report in words for whoever edits the data file. Required fields that are missing are one problem,
-    with the columns that there are; a bad id or answer, which is reported once for each type it may have, is one."""
+    with the columns that there are; a bad id or answer, which is reported once for each type it may have, is one.
+    `whole` is the field that was validated, if it was not the row."""
     missing, reasons = [], []
     for error in report.errors(include_url=False):
-        at, kind, value = error["loc"], error["type"], error["input"]
+        at, kind, value = (*whole, *error["loc"]), error["type"], error["input"]
         field = "`" + ".".join(str(part) for part in at if part not in (_TEXT, _TEXTS)) + "`"
         is_answer = at[0] in ("chosen", "rejected")
         if kind == "missing" and len(at) == 1:
@@ -307,9 +308,8 @@ def explain(report: ValidationError, row: Row) -> list[str]:
             reasons.append(f"{field} is empty")
         elif kind == "literal_error":
             reasons.append(f"{field} must be {error['ctx']['expected']}, not {value!r}")
-        elif kind.endswith("_type"):
-            expected = _EXPECTED.get(kind, kind.removesuffix("_type"))
-            expected = "text or an integer" if at[-1] == _TEXT and not is_answer else expected
+        elif kind in _EXPECTED:
+            expected = "text or an integer" if at[-1] == _TEXT and not is_answer else _EXPECTED[kind]
             reasons.append(f"{field} must be {expected}, not {kind_of(value)}")
         else:
             reasons.append(f"{field}: {error['msg']}")
@@ -460,36 +460,40 @@ def about(user: str, facts: Mapping[str, Any]) -> list[dict[str, str]]:
 # their fields
 
 
-def field(row: Mapping[str, Any], name: str) -> Any:
+def literal(value: Any) -> Any:
+    """A list or object written as text in JSON or Python; anything else unchanged."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        try:
+            return ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return value
+
+
+Parsed = BeforeValidator(literal)
+"""Of a field that CSV files hold as text."""
+
+
+def read_field(form: TypeAdapter[T], row: Mapping[str, Any], name: str) -> T:
+    """A field that a row must have, checked as our own rows are. Raises `BadRow`."""
     if not isinstance(row, Mapping):
         raise BadRow(f"what holds `{name}` must be an object")
     if row.get(name) is None:
         raise BadRow(f"`{name}` is missing")
-    return row[name]
-
-
-def text(row: Mapping[str, Any], name: str) -> str:
-    value = field(row, name)
-    if not isinstance(value, str):
-        raise BadRow(f"`{name}` must be text")
-    if not value.strip():
-        raise BadRow(f"`{name}` is empty")
-    return value
-
-
-def identifier(row: Mapping[str, Any], name: str) -> str:
-    value = field(row, name)
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
-        raise BadRow(f"`{name}` must be text or an integer")
-    return str(value)
-
-
-def number(row: Mapping[str, Any], name: str) -> float:
-    value = field(row, name)
     try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise BadRow(f"`{name}` must be a number") from None
+        return form.validate_python(row[name])
+    except ValidationError as error:
+        raise BadRow("; ".join(explain(error, row, name))) from None
+
+
+field = partial(read_field, TypeAdapter(Any))
+text = partial(read_field, TypeAdapter(Text))
+identifier = partial(read_field, TypeAdapter(Identifier))
+number = partial(read_field, TypeAdapter(Number))
+items = partial(read_field, TypeAdapter(Annotated[NotEmpty[Any], Parsed]))
 
 
 def timestamp(row: Mapping[str, Any], name: str) -> float:
@@ -504,27 +508,6 @@ def timestamp(row: Mapping[str, Any], name: str) -> float:
             raise BadRow(f"`{name}` must be a number or an ISO date and time, not {value!r}") from None
 
 
-def items(row: Mapping[str, Any], name: str) -> list[Any]:
-    """A list, or the text of one in JSON or Python, as CSV files have it."""
-    value = literal(field(row, name))
-    if not isinstance(value, list) or not value:
-        raise BadRow(f"`{name}` must be a list that is not empty")
-    return value
-
-
-def literal(value: Any) -> Any:
-    """A list or object written as text in JSON or Python; anything else unchanged."""
-    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
-        return value
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError:
-        try:
-            return ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return value
-
-
 def split_of(row: Mapping[str, Any], name: str = "") -> dict[str, str]:
     """The split of a row, by its usual name, as a field to add; nothing if it has none."""
     given = str(row.get(name or "split") or "")
@@ -532,10 +515,6 @@ def split_of(row: Mapping[str, Any], name: str = "") -> dict[str, str]:
 
 
 # conversations
-
-
-Parsed = BeforeValidator(literal)
-"""Of a field that CSV files hold as text."""
 
 
 def messages_or_text(value: Any) -> Any:

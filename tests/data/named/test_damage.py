@@ -141,7 +141,7 @@ DAMAGED: list[tuple[str, str, Change, str]] = [
     ("personalrewardbench", SET, {"split": "holdout"}, "`split` must be 'train', 'val', 'validation' or 'test', not"),
     ("personamem", QUESTIONS, {"correct_answer": "(e)"}, "`correct_answer` is '(e)', which is none of"),
     ("personamem", QUESTIONS, {"all_options": "['Steak', 'Ham']"}, "`all_options` must hold texts that"),
-    ("personamem", QUESTIONS, {"all_options": "[broken"}, "`all_options` must be a list that is not empty"),
+    ("personamem", QUESTIONS, {"all_options": "[broken"}, "`all_options` must be a list, not text"),
     ("personamem", QUESTIONS, {"shared_context_id": "xyz"}, "`shared_context_id` 'xyz' is not in the file of shared"),
     ("personamem", QUESTIONS, {"end_index_in_shared_context": "x"}, "`end_index_in_shared_context` must"),
     ("personamem 2", BENCHMARK, {"chat_history_32k_link": "lost.json"}, "`chat_history_32k_link` 'lost.json' d"),
