@@ -1,4 +1,5 @@
-"""Files that a stranger may hand over: each is one clear line and exit code 2, in bounded time and memory."""
+"""Files that are damaged, or that a stranger may hand over: each is one clear line and exit code 2, in bounded time
+and memory."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import pytest
 from prb.data import source
 from prb.data.load import load
 from prb.errors import BadInput
+from tests.conftest import make_row
 from tests.data.broken import line, sound
 
 DIGITS = "9" * 5_000
@@ -46,6 +48,17 @@ def parquet_of_nothing(path: Path) -> None:
 
 def wide_parquet(path: Path) -> None:
     pq.write_table(pa.table({name: [1] for name in MANY[:10_001]}), path)
+
+
+def damaged_parquet(path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([make_row(n) for n in range(50)]), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xaa" * 196 + whole[200:])
+
+
+def latin_parquet(path: Path) -> None:
+    buffers = pa.array([b"caf\xe9"]).buffers()
+    pq.write_table(pa.table({"id": pa.StringArray.from_buffers(1, buffers[1], buffers[2])}), path)
 
 
 def extra(text: str) -> Callable[[Path], None]:
@@ -81,6 +94,24 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "digits in the extra column": ("x.parquet", extra(f'{{"user": {DIGITS}}}'), "x.parquet:1: "),
     "an endless cell of CSV": ("x.csv", content("a,b\n" + "x" * (5 << 20)), "broken CSV: field larger than"),
     "deep JSON": ("x.json", content("[" * 200_000), "cannot be read as JSON"),
+    "unknown format": ("x.xlsx", content(""), "unknown format; known formats are .jsonl, .ndjson, .jsonl.gz, .parquet"),
+    "no gzip": ("x.jsonl.gz", content("hello"), "x.jsonl.gz cannot be read as gzip: "),
+    "gzip cut short": ("x.jsonl.gz", content(gzip.compress(b'{"id": 1}\n')[:-12]), "cannot be read as gzip: "),
+    "empty Parquet": ("x.parquet", content(""), "x.parquet cannot be read as Parquet: "),
+    "Parquet cut short": ("x.parquet", content("PAR1"), "x.parquet cannot be read as Parquet: "),
+    "text as Parquet": ("x.parquet", content("hello, I am a table"), "x.parquet cannot be read as Parquet: "),
+    "damaged pages": ("x.parquet", damaged_parquet, "x.parquet cannot be read as Parquet: "),
+    "Parquet in Latin-1": ("x.parquet", latin_parquet, "x.parquet cannot be read as Parquet: 'utf-8'"),
+    "broken JSON": ("x.json", content('[{"id": 1}, {"id": }]'), "x.json cannot be read as JSON: unexpected character"),
+    "JSONL as JSON": ("x.json", content('{"id": 1}\n{"id": 2}\n'), "a file with one object per line is .jsonl"),
+    "JSON in Latin-1": ("x.json", content(b'[{"id": "\xff"}]'), "cannot be read as JSON: str is not valid UTF-8"),
+    "CSV in Latin-1": ("x.csv", content(b"id\n\xff\n"), "x.csv must be UTF-8: invalid start byte"),
+    "two columns of one name": ("x.csv", content("id,id\n1,2\n"), "has two columns named 'id'"),
+    "UTF-16": ("x.jsonl", content(f"{ROW}}}".encode("utf-16")), "x.jsonl:1: wrong encoding: the file is UTF-16"),
+    "UTF-16 without a mark": ("x.jsonl", content(f"{ROW}}}".encode("utf-16-le")), "x.jsonl:1: holds a NUL byte"),
+    "empty JSONL": ("x.jsonl", content(""), "x.jsonl holds no rows"),
+    "blank JSONL": ("x.jsonl", content("\n \n\t\n"), "x.jsonl holds no rows"),
+    "a mark alone": ("x.jsonl", content("\ufeff"), "x.jsonl holds no rows"),
 }
 
 

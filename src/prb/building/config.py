@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -15,7 +15,7 @@ from prb.registry import Spec
 from prb.work import FailureConfig
 
 Stage = Literal["rubric", "couple", "negative", "answer", "grade", "quality", "blind"]
-STAGES: tuple[Stage, ...] = ("rubric", "couple", "negative", "answer", "grade", "quality", "blind")
+STAGES: tuple[Stage, ...] = get_args(Stage)
 """In the order in which they run."""
 Role = Literal["write", "grade", "judge"]
 ROLES: dict[Stage, Role] = {

@@ -216,11 +216,13 @@ class Pipeline:
         if self.config.until == stage:
             raise StageReached(stage)
 
-    def _check(self, record: str, round: int, what: str, gate: str, reason: str | None) -> bool:
-        """Record a check; whether it was passed. A gate that is off passes everything."""
-        if gate not in self.limits:
+    def _check(self, record: str, round: int, what: str, gate: str, reason: str | Failure | None) -> bool:
+        """Record a check; whether it was passed. A gate that is off passes everything, one that failed nothing."""
+        if isinstance(reason, Failure):
+            gate = "endpoint" if unanswered(reason) else gate
+        elif gate not in self.limits:
             return True
-        self.checks.append(Check(record, round, what, gate, reason))
+        self.checks.append(Check(record, round, what, gate, None if reason is None else str(reason)))
         return reason is None
 
     def _apply(
@@ -230,21 +232,12 @@ class Pipeline:
         limits = self.limits.get(gate)
         return limits is None or self._check(record, round, what, gate, test(*arguments, **limits))
 
-    def _fail(self, record: str, round: int, what: str, gate: str, failure: Failure) -> Reject:
-        """Record that a gate could not be applied."""
-        gate = "endpoint" if unanswered(failure) else gate
-        self.checks.append(Check(record, round, what, gate, str(failure)))
-        return Reject(record, gate, str(failure))
-
-    def _admits(self, record: UserRecord, gate: str, reason: str | None) -> bool:
+    def _admits(self, record: UserRecord, gate: str, reason: str | Failure | None) -> bool:
         """Check a record; one that fails is rejected."""
         passed = self._check(record.id, 0, "record", gate, reason)
         if not passed:
-            self.rejects.append(Reject(record.id, gate, str(reason)))
+            self.rejects.append(Reject(record.id, self.checks[-1].gate, str(reason)))
         return passed
-
-    def _reject(self, record: UserRecord, gate: str, failure: Failure) -> None:
-        self.rejects.append(self._fail(record.id, 0, "record", gate, failure))
 
     def _admit(self) -> None:
         limits = self.limits
@@ -270,7 +263,7 @@ class Pipeline:
         for record in self.records:
             rubric = record.rubric or rubrics[record.id]
             if isinstance(rubric, Failure):
-                self._reject(record, "rubric", rubric)
+                self._admits(record, "rubric", rubric)
                 continue
             self._admits(record, "rubric", None)
             self.rubrics[record.id] = rubric
@@ -291,7 +284,7 @@ class Pipeline:
         for (first, second), verdict in zip(couples, verdicts, strict=True):
             if isinstance(verdict, Failure) and unanswered(verdict):  # alone they would cost, and be couples next time
                 for record in (first.record, second.record):
-                    self._reject(record, "couple", verdict)
+                    self._admits(record, "couple", verdict)
                     self.records.remove(record)
                 continue
             reason = None if verdict == "conflict" else str(verdict)
@@ -311,7 +304,7 @@ class Pipeline:
         tasks = []
         for record, rubric, against in zip(records, rubrics, opposites, strict=True):
             if isinstance(against, Failure):
-                self._reject(record, "negative", against)
+                self._admits(record, "negative", against)
                 continue
             if self.config.mode == "oppose":
                 self._admits(record, "negative", None)
@@ -352,16 +345,12 @@ class Pipeline:
             candidates[candidate.task.id].append(candidate)
         self._finish("grade")
         matched = [self._match(of_task, round) for of_task in candidates.values()]
-        results: dict[str, AnswerPair | Reject] = {}
-        results |= self._rate([pairs for pairs in matched if pairs], round)
+        results: dict[str, AnswerPair | Reject] = {**self._rate([pairs for pairs in matched if pairs], round)}
         self._finish("quality")
-        furthest: dict[str, Check] = {}
         order = list(GATES)
-        for check in self.checks[first_check:]:
-            if check.reason is not None:
-                best = furthest.setdefault(check.record, check)
-                if order.index(check.gate) >= order.index(best.gate):
-                    furthest[check.record] = check
+        failed = [check for check in self.checks[first_check:] if check.reason is not None]
+        # whatever got furthest; of several such, the last
+        furthest = {c.record: c for c in sorted(failed, key=lambda check: order.index(check.gate))}
         for id_, check in furthest.items():
             results.setdefault(id_, Reject(id_, check.gate, f"{check.what}: {check.reason}"))
         return results
@@ -374,7 +363,7 @@ class Pipeline:
         for candidate in candidates:
             at, text = (candidate.task.id, round, candidate.name), candidate.text
             if candidate.failure:
-                self._fail(*at, "answer", candidate.failure)
+                self._check(*at, "answer", candidate.failure)
             elif self._apply(*at, "refusal", refusal_gate, text) and all(
                 self._apply(*at, "wording", wording_gate, text, record, rubric)
                 for record, rubric in candidate.task.users
@@ -395,21 +384,20 @@ class Pipeline:
         grades = iter(grader.grade(asked))
         kept = []
         for candidate in candidates:
-            passed, users_grades = [], None
+            passed, of_user = [], None
             for whose in ("user", "partner")[: len(candidate.task.users)]:
                 graded = next(grades)
-                at = (candidate.task.id, round, candidate.name, "aspects")
+                reason: str | Failure | None
                 if isinstance(graded, Failure):
-                    self._fail(*at, graded)
-                    passed.append(False)
-                    continue
-                follows = (candidate.side == "chosen") == (whose == "user")
-                reason = aspects_gate(chosen=graded.aspects) if follows else aspects_gate(rejected=graded.aspects)
-                passed.append(self._check(*at, reason and f"{reason} of the {whose}'s rubric"))
-                if whose == "user":
-                    users_grades = graded
+                    reason = graded
+                else:
+                    follows = (candidate.side == "chosen") == (whose == "user")
+                    reason = aspects_gate(chosen=graded.aspects) if follows else aspects_gate(rejected=graded.aspects)
+                    reason = reason and f"{reason} of the {whose}'s rubric"
+                    of_user = graded if whose == "user" else of_user
+                passed.append(self._check(candidate.task.id, round, candidate.name, "aspects", reason))
             if all(passed):
-                kept.append(replace(candidate, grades=users_grades))
+                kept.append(replace(candidate, grades=of_user))
         return kept
 
     def _match(self, candidates: Sequence[Candidate], round: int) -> list[AnswerPair]:
@@ -435,7 +423,7 @@ class Pipeline:
             for pair, quality in zip(tried, rate_quality(llm, tried, sampling) if tried else [], strict=True):
                 at = (pair.task.id, round, pair.name, "quality")
                 if isinstance(quality, Failure):
-                    self._fail(*at, quality)
+                    self._check(*at, quality)
                 elif self._apply(*at, quality_gate, *quality):
                     rated[pair.task.id] = replace(pair, quality=quality)
         return rated
@@ -478,10 +466,9 @@ class Pipeline:
         for n, forward, backward in zip(asked, verdicts[::2], verdicts[1::2], strict=True):
             for verdict in (forward, backward):
                 if isinstance(verdict, Failure):
-                    self._fail(pairs[n].task.id, pairs[n].round, "pair", "blind-judge", verdict)
-            if isinstance(forward, Failure) or isinstance(backward, Failure):
-                credits[n] = None
-            else:
+                    self._check(pairs[n].task.id, pairs[n].round, "pair", "blind-judge", verdict)
+                    credits[n] = None
+            if not isinstance(forward, Failure) and not isinstance(backward, Failure):
                 credits[n] = (CREDIT[forward.choice] + 1 - CREDIT[backward.choice]) / 2
         return BlindResult("blind-judge", tuple(credits), tuple(credit or 0.0 for credit in credits))
 

@@ -13,7 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from statistics import mean
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -259,11 +259,11 @@ def prices_of(spec: str) -> Prices:
 
 def make_llms(config: BuildConfig) -> dict[Role, LLM]:
     """One LLM per role; roles with the same spec share one."""
-    by_spec: dict[str, LLM] = {}
+    llm_of = cache(make_llm)
     by_role: dict[Role, LLM] = {}
     for role in get_args(Role):
         spec = config.spec_of(role)
-        llm = by_role[role] = by_spec.get(spec) or by_spec.setdefault(spec, make_llm(spec))
+        llm = by_role[role] = llm_of(spec)
         priced = parse_llm(spec).options.keys() & {"usd_in", "usd_out"}
         if config.max_usd is not None and llm.remote and not priced:
             raise BadInput(f"--max-usd needs the prices of {spec!r}: add usd_in=…&usd_out=… (per million tokens)")

@@ -17,15 +17,14 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from heapq import heapreplace
 from itertools import chain, islice
-from tempfile import SpooledTemporaryFile
+from sys import intern
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 
 from prb.config import HistoryKind
 from prb.data.schema import BUILD, Task, listed, prepared, read_columns, row_problems, to_choices, to_posts
-from prb.data.source import BadRow, RawRow, Source, open_source, subset_of
+from prb.data.source import BadRow, RawRow, Source, Spool, open_source, subset_of
 from prb.errors import BadData, BadInput, Problem
 from prb.hashing import draw
 from prb.stats.estimate import components, links_by_text
@@ -54,7 +53,7 @@ class Index:
     twins: array[int] = field(default_factory=lambda: array("l"))
     """Position of the mirror row, -1 where there is none or where there are more than two answers."""
     questions: array[int] = field(default_factory=lambda: array("q"))
-    """A hash of the question; empty for ratings."""
+    """A hash of the question, white space normalized; empty for ratings."""
     texts: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("q")))
     """Hashes of the chosen and of the rejected answers; empty for ratings."""
     clustered_by: str = "users"
@@ -172,14 +171,6 @@ class History(NamedTuple):
     choices: tuple[Choice, ...] = ()
 
 
-class KeptHistory(NamedTuple):
-    """Where a history stands in the file, and its digests."""
-
-    start: int
-    length: int
-    digests: tuple[int, int]
-
-
 def history_digests(history: History) -> tuple[int, int]:
     """Of the posts and of the past choices; 0 where there are none."""
     posts, choices = "\0".join(post.text for post in history.posts), "\0".join(chain(*history.choices))
@@ -194,10 +185,10 @@ class Users:
         self.names: list[str] = []
         """Users with a history, sorted, so that a draw does not depend on the order of the file."""
         self.cluster_of: Mapping[str, str] = {}
-        self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the dataset
-        self._kept: dict[tuple[str | None, str], KeptHistory] = {}
-        """By split and user."""
-        self._of: dict[str, KeptHistory] = {}
+        self._histories = Spool()
+        self._kept: dict[tuple[str | None, str], tuple[int, tuple[int, int]]] = {}
+        """By split and user: number and digests of the history."""
+        self._of: dict[str, tuple[int, tuple[int, int]]] = {}
         """By user, in the split that was asked for."""
         self._asking: dict[tuple[str | None, str, str], set[str]] = {}
         """By split, `topic` or `category`, and its name: the users who ask about it."""
@@ -213,11 +204,8 @@ class Users:
                 self._asking.setdefault((split, kind, row[kind]), set()).add(user)
         history = {"profile": row.get("profile", []), "choices": row.get("choices", [])}
         if any(history.values()) and (split, user) not in self._kept:
-            content = orjson.dumps(history)
-            start = self._file.seek(0, 2)
-            self._file.write(content)
             digests = history_digests(History(to_posts(history), to_choices(history)))
-            self._kept[split, user] = KeptHistory(start, len(content), digests)
+            self._kept[split, user] = self._histories.add(history), digests
 
     def of_split(self, split: str | None, cluster_of: Mapping[str, str]) -> Users:
         """The users of a split, or of all of them."""
@@ -237,7 +225,7 @@ class Users:
         """Users with exactly the same history: one person under several names, or a description that fits several."""
         groups: dict[tuple[int, int], list[str]] = {}
         for name in self.names:
-            groups.setdefault(self._of[name].digests, []).append(name)
+            groups.setdefault(self._of[name][1], []).append(name)
         same = [names for names in groups.values() if len(names) > 1]
         if not same:
             return []
@@ -257,14 +245,12 @@ class Users:
         """Whether the donor's history, as far as it is shown, is another one than the item's own."""
         if donor == item.user:
             return False
-        own, lent = history_digests(History(item.profile, item.choices)), self._of[donor].digests
+        own, lent = history_digests(History(item.profile, item.choices)), self._of[donor][1]
         shown = {"posts": (0,), "choices": (1,), "both": (0, 1)}[kind]
         return any(own[part] != lent[part] for part in shown) or not any(own[part] for part in shown)
 
     def history(self, user: str) -> History:
-        start, length, _ = self._of[user]
-        self._file.seek(start)
-        row = orjson.loads(self._file.read(length))
+        row = self._histories[self._of[user][0]]
         return History(to_posts(row), to_choices(row))
 
 
@@ -308,14 +294,13 @@ class Dataset:
         return len(self.index)
 
     def __iter__(self) -> Iterator[Item]:
-        return iter(self._sample) if self._sampled is not None and len(self) <= SMALL else self._stream()
+        if self._sampled is not None and len(self) <= SMALL:
+            return iter(self._sample)
+        return (BUILD[self.task](data) for _, _, data in self._rows(self._sampled))
 
     @cached_property
     def _sample(self) -> list[Item]:
-        return list(self._stream())
-
-    def _stream(self) -> Iterator[Item]:
-        return (BUILD[self.task](data) for _, _, data in self._rows(self._sampled))
+        return [BUILD[self.task](data) for _, _, data in self._rows(self._sampled)]
 
     def other(self, field: str) -> Iterator[Any]:
         """For each row, a field that is not part of our format, `None` where it is missing. Reads the source again."""
@@ -368,7 +353,8 @@ def load(
 ) -> Dataset:
     """Check all rows and index those of a split, or a sample of `limit`, or one shard of these.
 
-    `donors` keeps the posts of all users of the split.
+    Without a `split` field every row is used; with one, the default is `test`, or the only split there is. `donors`
+    keeps the posts of all users of the split.
     """
     source = open_source(spec) if isinstance(spec, str) else spec
     scan = Scan(source, task, donors)
@@ -376,24 +362,19 @@ def load(
         raise BadData(source.name, scan.problems)
     if not scan.ids:
         raise BadInput(f"{source.name} holds no rows" + (" without errors" if scan.problems else ""))
-    split = _choose_split(source.name, split, Counter(scan.splits))
+    sizes = Counter(name for name in scan.splits if name is not None)
+    if split == "all" or (not sizes and split is None):
+        split = None
+    elif not sizes:
+        raise BadInput(f"{source.name} has no `split` field, so there is no split {split!r}")
+    else:
+        split = split or (next(iter(sizes)) if len(sizes) == 1 else "test")
+        if split not in sizes:
+            splits = ", ".join(f"{name} ({n} rows)" for name, n in sizes.items())
+            raise BadInput(f"{source.name} has no rows in split {split!r}; its splits are {splits}")
     index, users, sampled = scan.select(split, limit, shard)
     problems, bad = tuple(scan.problems), frozenset(scan.bad)
     return Dataset(source, task, split, index, users, scan.fingerprint, problems, scan.renamed, bad, sampled)
-
-
-def _choose_split(name: str, split: str | None, sizes: Counter[str | None]) -> str | None:
-    """Without a `split` field every row is used; with one, the default is `test`, or the only split there is."""
-    del sizes[None]
-    if split == "all" or (not sizes and split is None):
-        return None
-    if not sizes:
-        raise BadInput(f"{name} has no `split` field, so there is no split {split!r}")
-    split = split or (next(iter(sizes)) if len(sizes) == 1 else "test")
-    if split not in sizes:
-        listed = ", ".join(f"{s} ({n} rows)" for s, n in sizes.items())
-        raise BadInput(f"{name} has no rows in split {split!r}; its splits are {listed}")
-    return split
 
 
 def training_split(source: Source) -> str | None:
@@ -422,9 +403,8 @@ class Scan:
 
     def __init__(self, source: Source, task: Task = "pairs", donors: bool = False) -> None:
         self.task = task
-        self.problems: list[Problem] = []
-        self.bad: set[int] = set()
-        """Ordinals of rows with problems."""
+        self.bad: dict[int, list[Problem]] = {}
+        """By the ordinals of the rows."""
         self.ids: dict[str, int] = {}
         """Id to position among the good rows."""
         self.splits: list[str | None] = []
@@ -432,50 +412,41 @@ class Scan:
         self.users = Users(keep=donors)
         self._index = Index()
         self._ordinals = array("l")
-        self._places: dict[str, int] = {}
-        """File names, numbered; a row keeps its number and its line."""
-        self._place_of, self._line_of = array("l"), array("l")
-        self._hashes = array("q"), array("q"), array("q")
-        """Hashes of question (white space normalized), chosen and rejected, to see what users share."""
+        self._places: list[str] = []
+        self._lines = array("l")
         self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
         """Mirror rows by id: the twin's id and the `mirror_key`."""
-        self._rows = 0
         digest = hashlib.sha256()
-        for row in source.rows():
+        for ordinal, row in enumerate(source.rows()):
             digest.update(row.raw)
-            self._add(row)
+            if reasons := self._add(ordinal, row):
+                self.bad[ordinal] = [Problem(row.place, row.line, reason) for reason in reasons]
         self.fingerprint = digest.hexdigest()
         for row_id in self._mirrors:
             if reason := self._mirror_problem(row_id):
-                position = self.ids[row_id]
-                self.bad.add(self._ordinals[position])
-                self.problems.append(Problem(*self._place(position), reason))
-        self.problems.sort(key=lambda p: (self._places[p.place], p.line))
+                n = self.ids[row_id]
+                self.bad[self._ordinals[n]] = [Problem(self._places[n], self._lines[n], reason)]
+        self.problems = [problem for _, problems in sorted(self.bad.items()) for problem in problems]
 
-    def _add(self, row: RawRow) -> None:
-        ordinal, self._rows = self._rows, self._rows + 1
-        place_number = self._places.setdefault(row.place, len(self._places))
+    def _add(self, ordinal: int, row: RawRow) -> list[str]:
+        """Keep a row, or say what is wrong with it."""
         try:
             data = prepared(row, self.task)
             reasons = row_problems(data, self.task)
         except BadRow as error:
-            data, reasons = {}, [str(error)]
-        row_id = str(data.get("id"))
-        if not reasons:
-            columns = tuple(name for name, value in row.data.items() if value is not None)
-            self.renamed |= read_columns(columns, self.task).renamed
-            if row_id in self.ids:
-                place, line = self._place(self.ids[row_id])
-                reasons = [f"duplicate id {row_id!r}, first seen at {place}:{line}"]
+            return [str(error)]
         if reasons:
-            self.bad.add(ordinal)
-            self.problems += [Problem(row.place, row.line, reason) for reason in reasons]
-            return
+            return reasons
+        names = tuple(name for name, value in row.data.items() if value is not None)
+        self.renamed |= read_columns(names, self.task)[0]
+        row_id = str(data["id"])
+        if (first := self.ids.get(row_id)) is not None:
+            return [f"duplicate id {row_id!r}, first seen at {self._places[first]}:{self._lines[first]}"]
         index, user = self._index, str(data.get("user", row_id))
         self.ids[row_id] = len(self._ordinals)
         self._ordinals.append(ordinal)
-        self._place_of.append(place_number)
-        self._line_of.append(row.line)
+        self._places.append(intern(row.place))
+        self._lines.append(row.line)
         self.splits.append(data.get("split"))
         index.users.append(user)
         index.categories.append(data.get("category", ""))
@@ -484,19 +455,17 @@ class Scan:
         self.users.add(user, data)
         if self.task == "ratings":
             index.ratings.append(data["rating"])
-            return
+            return []
         sides = listed(data["chosen"]), listed(data["rejected"])
         keys = " ".join(data["question"].split()), *("\0".join(sorted(texts)) for texts in sides)
         lengths = [sum(map(len, texts)) / len(texts) for texts in sides]
         counts = len(sides[0]), len(sides[0]) + len(sides[1])
-        columns_of_answers: tuple[Any, ...] = (*index.lengths, *index.answers, *self._hashes)
-        for column, value in zip(columns_of_answers, (*lengths, *counts, *map(hash_text, keys)), strict=True):
+        columns: tuple[Any, ...] = (*index.lengths, *index.answers, index.questions, *index.texts)
+        for column, value in zip(columns, (*lengths, *counts, *map(hash_text, keys)), strict=True):
             column.append(value)
         if "mirror" in data:
             self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)
-
-    def _place(self, position: int) -> tuple[str, int]:
-        return list(self._places)[self._place_of[position]], self._line_of[position]
+        return []
 
     def _mirror_problem(self, row_id: str) -> str | None:
         """Why a mirror row and its twin do not match, which only the whole dataset shows."""
@@ -534,8 +503,6 @@ class Scan:
             ids=list(self.ids),
             clusters=[cluster_of.get(user, user) for user in users] if cluster_of else users,
             twins=array("l", [-1]) * len(users),
-            questions=self._hashes[0],
-            texts=self._hashes[1:],
             clustered_by=clustered_by,
         )
         for row, twin in twins:
@@ -554,14 +521,17 @@ class Scan:
         Where everybody answers the same few questions that would be one cluster of nearly all: if it held more than
         half of the users, answers are not looked at, and if that is not enough, neither are questions.
         """
-        users = self._index.users
+        index = self._index
+        users = index.users
         couples = [(users[a], users[b]) for a, b in twins if self._ordinals[a] not in self.bad]
         by_mirror = components(couples)
         if self.task == "ratings":
             return by_mirror, "users"
         names = [users[i] for i in positions]
         everyone = set(names)
-        questions, chosen, rejected = (np.array(column, dtype=np.int64)[positions] for column in self._hashes)
+        questions, chosen, rejected = (
+            np.array(column, dtype=np.int64)[positions] for column in (index.questions, *index.texts)
+        )
         by_question = list(links_by_text(questions, names))
         by_answer = links_by_text(np.concatenate([chosen, rejected]), names + names)
         for shared in ([*by_question, *by_answer], by_question):

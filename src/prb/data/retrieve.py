@@ -6,13 +6,12 @@ Past choices could leak a label: one that is about the question at hand, or that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prb.text.encoders import ENCODERS, Encoder
+from prb.text.encoders import static
 from prb.text.words import NEAR_DUPLICATE, normalized, words
 from prb.types import Choice, Post
 
@@ -49,13 +48,8 @@ def bm25(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:
 
 def embedding(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:
     """Cosine between the question and each post, in static word vectors."""
-    rows = _encoder().encode([question, *(post.text for post in posts)])
+    rows = static().encode([question, *(post.text for post in posts)])
     return np.asarray(rows[1:] @ rows[0], dtype=np.float64)
-
-
-@cache
-def _encoder() -> Encoder:
-    return ENCODERS.make("static")
 
 
 RANKERS: dict[str, Ranker] = {"recency": recency, "bm25": bm25, "embedding": embedding}
@@ -63,11 +57,8 @@ RANKERS: dict[str, Ranker] = {"recency": recency, "bm25": bm25, "embedding": emb
 
 def top_posts(question: str, posts: Sequence[Post], rank: Ranker, *, k: int, budget: int | None = None) -> Selection:
     """The k posts that bear most on the question; a budget drops the least relevant of them."""
-    if not posts or k == 0:
-        return Selection((), 0)
-    best = np.argsort(-rank(question, posts), kind="stable")[:k]
-    kept = _within(budget, best.tolist(), [len(post.text) for post in posts])
-    return Selection(tuple(posts[i] for i in kept), len(best) - len(kept))
+    kept, cut = _pick(question, posts, [len(post.text) for post in posts], rank, k, budget)
+    return Selection(tuple(posts[i] for i in kept), cut)
 
 
 class ChoiceSelection(NamedTuple):
@@ -91,12 +82,21 @@ def top_choices(
     """The k past choices whose questions are closest to this one, without those that would leak its label."""
     leaks = leaking_choices(question, answers, choices)
     safe = [n for n in range(len(choices)) if n not in leaks]
-    if not safe or k == 0:
-        return ChoiceSelection((), 0, len(leaks))
     asked = [Post(str(n), "", choices[n].question) for n in safe]
-    best = [safe[i] for i in np.argsort(-rank(question, asked), kind="stable")[:k]]
-    kept = _within(budget, best, [sum(map(len, choice)) for choice in choices])
-    return ChoiceSelection(tuple(kept), len(best) - len(kept), len(leaks))
+    kept, cut = _pick(question, asked, [sum(map(len, choices[n])) for n in safe], rank, k, budget)
+    return ChoiceSelection(tuple(safe[i] for i in kept), cut, len(leaks))
+
+
+def _pick(
+    question: str, texts: Sequence[Post], sizes: Sequence[int], rank: Ranker, k: int, budget: int | None
+) -> tuple[list[int], int]:
+    """Positions of the k best that fit the budget, in ascending order, and how many did not fit."""
+    if not texts or k == 0:
+        return [], 0
+    best: list[int] = np.argsort(-rank(question, texts), kind="stable")[:k].tolist()
+    tokens = np.cumsum([sizes[i] for i in best]) / CHARACTERS_PER_TOKEN
+    fit = len(best) if budget is None else int(np.count_nonzero(tokens <= budget))
+    return sorted(best[:fit]), len(best) - fit
 
 
 def leaking_choices(question: str, answers: Sequence[str], choices: Sequence[Choice]) -> set[int]:
@@ -105,7 +105,7 @@ def leaking_choices(question: str, answers: Sequence[str], choices: Sequence[Cho
         return set()
     known = {normalized(answer) for answer in answers}
     asked = list(dict.fromkeys(choice.question for choice in choices))
-    rows = _encoder().encode([question, *asked])
+    rows = static().encode([question, *asked])
     near = {text for text, cosine in zip(asked, rows[1:] @ rows[0], strict=True) if cosine >= NEAR_DUPLICATE}
     return {
         n
@@ -114,14 +114,3 @@ def leaking_choices(question: str, answers: Sequence[str], choices: Sequence[Cho
         or normalized(choice.question) == normalized(question)
         or known & set(map(normalized, choice[1:]))
     }
-
-
-def _within(budget: int | None, best: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """As many of the best positions as fit the budget, in ascending order."""
-    kept, spent = [], 0.0
-    for i in best:
-        spent += sizes[i] / CHARACTERS_PER_TOKEN
-        if budget is not None and spent > budget:
-            break
-        kept.append(int(i))
-    return sorted(kept)

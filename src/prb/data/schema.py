@@ -6,20 +6,31 @@ the user or the history but is read as neither is an error: without it, another 
 """
 
 import ast
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from datetime import datetime
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, Self, TypeVar
 
 import orjson
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from typing_extensions import TypedDict
 
-from prb.data.source import MAX_COLUMNS, BadRow, HubSource, RawRow, Row, Source, dict_row, file_source, kind_of
+from prb.data.source import MAX_COLUMNS, BadRow, RawRow, Row, Source, dict_row, file_source, hub_snapshot, kind_of
 from prb.errors import BadInput, Problem, by_kind
 from prb.registry import Spec
 from prb.types import Aspect, Choice, Item, Pair, Post, Rating, Role, Turn
@@ -33,19 +44,21 @@ MOST_SHOWN = 20
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 Id = Text | int
 Answers = Text | Annotated[list[Text], Field(min_length=1)]
-_OPEN = ConfigDict(extra="ignore", strict=True)
-"""Other fields are allowed; they are not checked, and rows are used as they are, not as pydantic would return them."""
 
 
-class PostRow(TypedDict):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
+class _Open(TypedDict):
+    """Other fields are allowed and not checked; rows are used as they are, not as pydantic would return them."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore", strict=True)  # type: ignore[misc]
+
+
+class PostRow(_Open):
     text: Text
     id: NotRequired[Id]
     category: NotRequired[str]
 
 
-class AspectRow(TypedDict):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
+class AspectRow(_Open):
     aspect: Text
     evidence: NotRequired[str]
     reason: NotRequired[str]
@@ -54,23 +67,20 @@ class AspectRow(TypedDict):
     required: NotRequired[bool]
 
 
-class ChoiceRow(TypedDict):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
+class ChoiceRow(_Open):
     question: Text
     chosen: Text
     rejected: Text
 
 
-class TurnRow(TypedDict):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
+class TurnRow(_Open):
     role: Role
     text: Text
 
 
-class _AnyRow(TypedDict):
-    """What rows of both kinds have: the fields of the public benchmark, then ours. Other fields survive conversion."""
+class _AnyRow(_Open):
+    """What rows of all kinds have: the fields of the public benchmark, then ours. Other fields survive conversion."""
 
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
     question: Text
     id: NotRequired[Id]
     profile: NotRequired[list[PostRow]]
@@ -103,12 +113,7 @@ class RatingRow(_AnyRow):
 
 
 ROWS: dict[Kind, Any] = {"pairs": PairRow, "ratings": RatingRow, "records": RecordRow}
-FIELDS: dict[Kind, frozenset[str]] = {kind: row.__required_keys__ | row.__optional_keys__ for kind, row in ROWS.items()}
-
-
-@cache
-def _adapter(kind: Kind) -> TypeAdapter[Any]:
-    return TypeAdapter(ROWS[kind])
+adapter = cache(TypeAdapter)
 
 
 # columns
@@ -133,17 +138,10 @@ _ID_WORDS = {"id", "ids", "uid", "uuid", "name", "key", "hash", "index", "idx", 
 _HISTORY_WORDS = {*_HISTORIES[:3], "profile", "profiles", "histories", "personas", "memory", "memories", "bio"}
 
 
-class Columns(NamedTuple):
-    """How the columns of a row are read."""
-
-    renamed: Mapping[str, str]
-    """Field by column, where their names differ."""
-    problem: str = ""
-
-
 @lru_cache(maxsize=1024)  # nearly all rows of a file have the same columns
-def read_columns(names: tuple[str, ...], kind: Kind) -> Columns:
-    known = FIELDS[kind]
+def read_columns(names: tuple[str, ...], kind: Kind) -> tuple[Mapping[str, str], str]:
+    """How the columns of a row are read: field by column, where their names differ; or what is wrong with them."""
+    known: frozenset[str] = ROWS[kind].__required_keys__ | ROWS[kind].__optional_keys__
     field_of = {name: field for field in known for name in (field, *SYNONYMS.get(field, ()))}
     columns: dict[str, list[str]] = {}
     others = []
@@ -157,13 +155,13 @@ def read_columns(names: tuple[str, ...], kind: Kind) -> Columns:
         exact = [name for name in candidates if plain(name) == field] or candidates
         if len(exact) > 1:
             several = " and ".join(f"`{name}`" for name in exact)
-            return Columns({}, f"{several} may all be the `{field}`; rename the right one to `{field}`")
+            return {}, f"{several} may all be the `{field}`; rename the right one to `{field}`"
         renamed[exact[0]] = field
     for field, what in (("user", "the user"), ("profile", "the user's history")):
         if field not in columns and not (field == "profile" and "choices" in columns):
             for name in (name for name in others if _looks_like(field, name)):
-                return Columns({}, f"`{name}` looks like {what} but is not read; did you mean `{field}`?")
-    return Columns(renamed)
+                return {}, f"`{name}` looks like {what} but is not read; did you mean `{field}`?"
+    return renamed, ""
 
 
 def plain(name: str) -> str:
@@ -221,6 +219,18 @@ def normalize(row: Row, kind: Kind = "pairs") -> Row:
     return {**row, **changes} if changes else row
 
 
+def _messages(row: Row) -> Row:
+    """Question, context and answers, if any of them is given as messages."""
+    question, chosen, rejected = (messages_or_text(row.get(field)) for field in ("question", "chosen", "rejected"))
+    answers = (("chosen", chosen), ("rejected", rejected))
+    changes: Row = {field: turns(value, field)[-1]["text"] for field, value in answers if are_messages(value)}
+    if question is None and len(changes) == 2:
+        if chosen[:-1] != rejected[:-1] or len(chosen) < 2:
+            raise BadRow("`question` is missing, and `chosen` and `rejected` do not begin with the same messages")
+        question = chosen[:-1]
+    return {**changes, **conversation(question, "question")} if type(question) is list else changes
+
+
 def _history(profile: Any) -> Row:
     """The profile as posts, or as choices if it is a list of past preferences."""
     if type(profile) is str:
@@ -249,29 +259,17 @@ def read_posts(profile: Any) -> tuple[Post, ...]:
     return to_posts(row)
 
 
-def _messages(row: Row) -> Row:
-    """Question, context and answers, if any of them is given as messages."""
-    question, chosen, rejected = (messages_or_text(row.get(field)) for field in ("question", "chosen", "rejected"))
-    answers = (("chosen", chosen), ("rejected", rejected))
-    changes: Row = {field: turns(value, field)[-1]["text"] for field, value in answers if are_messages(value)}
-    if question is None and len(changes) == 2:
-        if chosen[:-1] != rejected[:-1] or len(chosen) < 2:
-            raise BadRow("`question` is missing, and `chosen` and `rejected` do not begin with the same messages")
-        question = chosen[:-1]
-    return {**changes, **conversation(question, "question")} if type(question) is list else changes
-
-
 # problems
 
 
 def row_problems(row: Row, kind: Kind) -> list[str]:
     """Everything wrong with one prepared row on its own; `[]` means that it can be built."""
-    adapter = _adapter(kind)
-    if not adapter.validator.isinstance_python(row):  # cheaper than a validation that collects reasons
+    form = adapter(ROWS[kind])
+    if not form.validator.isinstance_python(row):  # cheaper than a validation that collects reasons
         try:
-            adapter.validate_python(row)
+            form.validate_python(row)
         except ValidationError as error:
-            return _explain_all(error, row)
+            return explain(error, row)
     if kind == "pairs" and {a.strip() for a in listed(row["chosen"])} & {a.strip() for a in listed(row["rejected"])}:
         return ["`chosen` and `rejected` are the same text"]
     return []
@@ -285,43 +283,41 @@ def listed(answers: str | list[str]) -> list[str]:
 _TEXT, _TEXTS = "constrained-str", "list[constrained-str]"
 """What pydantic calls the alternatives of a field that may have several types."""
 _EXPECTED = {"string_type": "text", "list_type": "a list", "dict_type": "an object", "bool_type": "true or false"}
-_EXPECTED |= {"float_type": "a number", "int_type": "a number", "typed_dict_type": "an object"}
+_EXPECTED |= {"float_type": "a number", "float_parsing": "a number", "int_type": "an integer"}
+_EXPECTED |= {"typed_dict_type": "an object", "model_type": "an object"}
 
 
-def _explain_all(report: ValidationError, row: Row) -> list[str]:
+def explain(report: ValidationError, row: Mapping[str, Any], *whole: str) -> list[str]:
     """pydantic's report in words for whoever edits the data file. Required fields that are missing are one problem,
-    with the columns that there are; a bad id or answer, which is reported once for each type it may have, is one."""
+    with the columns that there are; a bad id or answer, which is reported once for each type it may have, is one.
+    `whole` is the field that was validated, if it was not the row."""
     missing, reasons = [], []
     for error in report.errors(include_url=False):
-        at, kind, value = error["loc"], error["type"], error["input"]
+        at, kind, value = (*whole, *error["loc"]), error["type"], error["input"]
+        field = "`" + ".".join(str(part) for part in at if part not in (_TEXT, _TEXTS)) + "`"
         is_answer = at[0] in ("chosen", "rejected")
         if kind == "missing" and len(at) == 1:
-            missing.append(f"`{at[0]}`")
-        elif at[-1] == _TEXT and is_answer:
-            if type(value) is not list:
-                reasons.append(_explain(at, kind, value, error))
-        elif kind != "int_type" and not (at[-1] == _TEXTS and kind == "list_type"):
-            reasons.append(_explain(at, kind, value, error))
+            missing.append(field)
+        elif kind == "missing":
+            reasons.append(f"{field} is missing")
+        elif (at[-1], kind) in (("int", "int_type"), (_TEXTS, "list_type")):
+            continue  # it is no text either
+        elif is_answer and at[-1] == _TEXT and type(value) is list:
+            continue
+        elif kind == "string_pattern_mismatch" or (kind == "too_short" and not value):
+            reasons.append(f"{field} is empty")
+        elif kind == "literal_error":
+            reasons.append(f"{field} must be {error['ctx']['expected']}, not {value!r}")
+        elif kind in _EXPECTED:
+            expected = "text or an integer" if at[-1] == _TEXT and not is_answer else _EXPECTED[kind]
+            reasons.append(f"{field} must be {expected}, not {kind_of(value)}")
+        else:
+            reasons.append(f"{field}: {error['msg']}")
     if missing:
         columns = [name for name in list(row)[:12] if name != "id"]
         given = f"; the columns are {', '.join(columns)}{', …' if len(row) > 12 else ''}" if columns else ""
         reasons.insert(0, f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing{given}")
     return reasons
-
-
-def _explain(at: Sequence[int | str], kind: str, value: Any, error: Mapping[str, Any]) -> str:
-    field = "`" + ".".join(str(part) for part in at if part not in (_TEXT, _TEXTS)) + "`"
-    if kind == "missing":
-        return f"{field} is missing"
-    if kind in ("string_pattern_mismatch", "too_short"):
-        return f"{field} is empty"
-    if kind == "literal_error":
-        return f"{field} must be {error['ctx']['expected']}, not {value!r}"
-    if kind.endswith("_type"):
-        is_id = at[-1] == _TEXT and at[0] not in ("chosen", "rejected")
-        expected = "text or an integer" if is_id else _EXPECTED.get(kind, kind.removesuffix("_type"))
-        return f"{field} must be {expected}, not {kind_of(value)}"
-    return f"{field}: {error['msg']}"
 
 
 # items
@@ -416,14 +412,31 @@ def converted(source: Source, convert: Callable[[Row, RawRow], Iterable[T]]) -> 
             yield from results
 
 
-@dataclass(frozen=True)
-class ConvertedSource:
-    name: str
-    inner: Source
-    convert: Callable[[Row, RawRow], Iterable[RawRow]]
+Identifier = Annotated[Text, BeforeValidator(lambda v: str(v) if type(v) is int else v)]
+"""Text, or an integer as text."""
+AnyText = Annotated[str, BeforeValidator(str)]
+"""Whatever it is, as text."""
+Number = Annotated[float, Field(strict=False)]
+"""A number, or the text of one."""
+NotEmpty = Annotated[list[T], Field(min_length=1)]
 
-    def rows(self) -> Iterator[RawRow]:
-        return converted(self.inner, self.convert)
+
+class Foreign(BaseModel):
+    """A row of another format, or an object in it. Null is as good as absent; fields that are not named are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_nulls(cls, row: Any) -> Any:
+        return {key: value for key, value in row.items() if value is not None} if isinstance(row, dict) else row
+
+    @classmethod
+    def read(cls, row: Row) -> Self:
+        try:
+            return cls.model_validate(row)
+        except ValidationError as error:
+            raise BadRow("; ".join(explain(error, row))) from None
 
 
 def pair(at: RawRow, **fields: Any) -> RawRow:
@@ -447,46 +460,6 @@ def about(user: str, facts: Mapping[str, Any]) -> list[dict[str, str]]:
 # their fields
 
 
-def field(row: Mapping[str, Any], name: str) -> Any:
-    if not isinstance(row, Mapping):
-        raise BadRow(f"what holds `{name}` must be an object")
-    if row.get(name) is None:
-        raise BadRow(f"`{name}` is missing")
-    return row[name]
-
-
-def text(row: Mapping[str, Any], name: str) -> str:
-    value = field(row, name)
-    if not isinstance(value, str):
-        raise BadRow(f"`{name}` must be text")
-    if not value.strip():
-        raise BadRow(f"`{name}` is empty")
-    return value
-
-
-def identifier(row: Mapping[str, Any], name: str) -> str:
-    value = field(row, name)
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
-        raise BadRow(f"`{name}` must be text or an integer")
-    return str(value)
-
-
-def number(row: Mapping[str, Any], name: str) -> float:
-    value = field(row, name)
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise BadRow(f"`{name}` must be a number") from None
-
-
-def items(row: Mapping[str, Any], name: str) -> list[Any]:
-    """A list, or the text of one in JSON or Python, as CSV files have it."""
-    value = literal(field(row, name))
-    if not isinstance(value, list) or not value:
-        raise BadRow(f"`{name}` must be a list that is not empty")
-    return value
-
-
 def literal(value: Any) -> Any:
     """A list or object written as text in JSON or Python; anything else unchanged."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
@@ -500,9 +473,45 @@ def literal(value: Any) -> Any:
             return value
 
 
-def split_of(row: Mapping[str, Any], name: str = "split") -> dict[str, str]:
+Parsed = BeforeValidator(literal)
+"""Of a field that CSV files hold as text."""
+
+
+def read_field(form: TypeAdapter[T], row: Mapping[str, Any], name: str) -> T:
+    """A field that a row must have, checked as our own rows are. Raises `BadRow`."""
+    if not isinstance(row, Mapping):
+        raise BadRow(f"what holds `{name}` must be an object")
+    if row.get(name) is None:
+        raise BadRow(f"`{name}` is missing")
+    try:
+        return form.validate_python(row[name])
+    except ValidationError as error:
+        raise BadRow("; ".join(explain(error, row, name))) from None
+
+
+field = partial(read_field, TypeAdapter(Any))
+text = partial(read_field, TypeAdapter(Text))
+identifier = partial(read_field, TypeAdapter(Identifier))
+number = partial(read_field, TypeAdapter(Number))
+items = partial(read_field, TypeAdapter(Annotated[NotEmpty[Any], Parsed]))
+
+
+def timestamp(row: Mapping[str, Any], name: str) -> float:
+    """Of a number, or of a date and time in ISO format; NaN where there is none."""
+    value = row.get(name)
+    try:
+        return number(row, name) if value else math.nan
+    except BadRow:
+        try:
+            return datetime.fromisoformat(str(value)).timestamp()
+        except ValueError:
+            raise BadRow(f"`{name}` must be a number or an ISO date and time, not {value!r}") from None
+
+
+def split_of(row: Mapping[str, Any], name: str = "") -> dict[str, str]:
     """The split of a row, by its usual name, as a field to add; nothing if it has none."""
-    return {"split": SPLIT_NAMES.get(str(row[name]), str(row[name]))} if row.get(name) else {}
+    given = str(row.get(name or "split") or "")
+    return {"split": SPLIT_NAMES.get(given, given)} if given else {}
 
 
 # conversations
@@ -558,7 +567,7 @@ def conversation(prompt: Any, name: str) -> dict[str, Any]:
 
 def folder_of(path: str, dataset: str) -> Path:
     """The folder of a dataset made of several files, local or on the hub."""
-    folder = HubSource.parse(path).folder if path.startswith("hub:") else Path(path)
+    folder = hub_snapshot(path)[1] if path.startswith("hub:") else Path(path)
     if not folder.exists():
         raise BadInput(f"dataset {dataset!r}: {path} does not exist")
     return folder

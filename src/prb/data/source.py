@@ -10,6 +10,7 @@ import csv
 import gzip
 import re
 import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from functools import partial
 from importlib import import_module
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
+from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import orjson
@@ -87,42 +89,37 @@ def open_source(text: str) -> Source:
 
     RewardBench and tables of votes are recognized by the first row; the name of the source says so.
     """
-    if text.startswith("hub:") or Path(text).exists():
-        source = open_rows(text)
-        spec = _recognized(source, text)
-        return DATASETS.build(spec) if spec else source
-    name = Spec.parse(text).name
-    if name in DATASETS:
-        return DATASETS.make(text)
-    if Path(text).suffix in READERS or "/" in text:
-        raise BadInput(f"{text} does not exist")
-    raise unknown("dataset", name, list(DATASETS), hint="give a file, a folder, or hub:owner/name")
+    if not text.startswith("hub:") and not Path(text).exists():
+        name = Spec.parse(text).name
+        if name in DATASETS:
+            return DATASETS.make(text)
+        if Path(text).suffix in READERS or "/" in text:
+            raise BadInput(f"{text} does not exist")
+        raise unknown("dataset", name, list(DATASETS), hint="give a file, a folder, or hub:owner/name")
+    source = open_rows(text)
+    try:
+        first = next(iter(source.rows()), None)
+    except BadInput:
+        return source  # reported when the rows are read
+    row = first.data if first else None
+    if not isinstance(row, dict) or len(row) > MAX_COLUMNS or "question" in row:
+        return source
+    if {"chosen", "rejected"} <= row.keys():
+        return DATASETS.build(Spec("rewardbench", {"path": text})) if "subset" in row else source
+    from prb.data.named.votes import recognized
+
+    spec = recognized(row, text)
+    return DATASETS.build(spec) if spec else source
 
 
 def open_rows(text: str) -> Source:
     """The rows of a file, a folder or a hub repository as they are."""
     if text.startswith("hub:"):
-        return HubSource.parse(text)
+        return hub_source(text)
     path = Path(text)
     if not path.exists():
         raise BadInput(f"{text} does not exist")
-    return FolderSource(text, path) if path.is_dir() else file_source(path)
-
-
-def _recognized(source: Source, path: str) -> Spec | None:
-    """The named dataset that reads such rows, if they are not of our own form."""
-    try:
-        row = next(iter(source.rows()), None)
-    except BadInput:
-        return None  # reported when the rows are read
-    data = row.data if row else None
-    if not isinstance(data, dict) or len(data) > MAX_COLUMNS or "question" in data:
-        return None
-    if {"chosen", "rejected"} <= data.keys():
-        return Spec("rewardbench", {"path": path}) if "subset" in data else None
-    from prb.data.named.votes import recognized
-
-    return recognized(data, path)
+    return RowSource(text, partial(_read_folder, path)) if path.is_dir() else file_source(path)
 
 
 def file_source(path: Path) -> Source:
@@ -131,7 +128,7 @@ def file_source(path: Path) -> Source:
     read = _reader(path)
     if read is None:
         raise BadInput(f"{path}: unknown format; known formats are {', '.join(READERS)}")
-    return FileSource(str(path), path, read)
+    return RowSource(str(path), partial(read, path))
 
 
 def _reader(path: Path) -> Callable[[Path], Iterator[RawRow]] | None:
@@ -152,6 +149,14 @@ def find_row(spec: str, row_id: str | None) -> RawRow:
 
 
 @dataclass(frozen=True)
+class RowSource:
+    """Rows that a function reads from the beginning whenever it is called."""
+
+    name: str
+    rows: Callable[[], Iterator[RawRow]]
+
+
+@dataclass(frozen=True)
 class MemorySource:
     """Rows already in memory."""
 
@@ -161,16 +166,6 @@ class MemorySource:
     def rows(self) -> Iterator[RawRow]:
         for line, row in enumerate(self.items, 1):
             yield dict_row(self.name, line, row)
-
-
-@dataclass(frozen=True)
-class FileSource:
-    name: str
-    path: Path
-    read: Callable[[Path], Iterator[RawRow]]
-
-    def rows(self) -> Iterator[RawRow]:
-        return self.read(self.path)
 
 
 def _read_jsonl(path: Path) -> Iterator[RawRow]:
@@ -272,73 +267,59 @@ NOTES = (".json", ".csv", ".tsv")
 """What may also be notes: data only in a folder without files of the other formats."""
 
 
-@dataclass(frozen=True)
-class FolderSource:
+def _read_folder(folder: Path) -> Iterator[RawRow]:
     """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split."""
-
-    name: str
-    path: Path
-
-    def rows(self) -> Iterator[RawRow]:
-        relative = sorted(p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file() and _reader(p))
-        files = [path for path in relative if not any(part.startswith(".") for part in path.parts)]
-        files = [path for path in files if not path.name.endswith(NOTES)] or files
-        if not files:
-            raise BadInput(f"{self.path} holds no {' or '.join(READERS)} file")
-        for path in files:
-            split = next((s for s in SPLITS if path.name.startswith(s)), None)
-            for row in file_source(self.path / path).rows():
-                yield with_split(row, split)._replace(place=str(path))
+    relative = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and _reader(path))
+    files = [path for path in relative if not any(part.startswith(".") for part in path.parts)]
+    files = [path for path in files if not path.name.endswith(NOTES)] or files
+    if not files:
+        raise BadInput(f"{folder} holds no {' or '.join(READERS)} file")
+    for path in files:
+        split = next((s for s in SPLITS if path.name.startswith(s)), None)
+        for row in file_source(folder / path).rows():
+            yield with_split(row, split)._replace(place=str(path))
 
 
-@dataclass(frozen=True)
-class HubSource:
-    """`hub:owner/name?subset=…&revision=…`: a dataset on the Hugging Face hub at a pinned revision.
+def hub_snapshot(text: str) -> tuple[Spec, Path]:
+    """`hub:owner/name?subset=…&revision=…`, a dataset on the Hugging Face hub, pinned to a revision, and its folder.
 
-    The repository is downloaded once into the hub's own cache (so `HF_HUB_OFFLINE=1` works afterwards) and read from
-    there like any folder. The revision that was read is part of the name, hence of the run.
+    The repository is downloaded once into the hub's own cache, so `HF_HUB_OFFLINE=1` works afterwards.
     """
+    spec = Spec.parse(text)
+    for key in spec.options:
+        if key not in ("revision", "subset"):
+            raise unknown("option of a hub dataset", key, ["revision", "subset"])
+    hub, errors, repo = _hub_library("huggingface_hub"), _hub_library("huggingface_hub.errors"), spec.name[4:]
+    try:
+        folder = Path(hub.snapshot_download(repo, repo_type="dataset", revision=spec.options.get("revision")))
+    except (errors.HFValidationError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        raise BadInput(f"{spec.name}: {first_line(error)}") from None
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, OSError) as error:
+        reason = f"is not in the local cache and the hub cannot be reached ({type(error).__name__})"
+        raise BadInput(f"{spec.name} {reason}") from None
+    return Spec(spec.name, dict(sorted({**spec.options, "revision": folder.name}.items()))), folder
 
-    repo: str
-    folder: Path
-    revision: str
-    subset: str | None = None
 
-    @property
-    def name(self) -> str:
-        return f"hub:{self.repo}?revision={self.revision}" + (f"&subset={self.subset}" if self.subset else "")
+def hub_source(text: str) -> Source:
+    """A dataset on the hub, read from its folder. The revision is part of the name, hence of the run."""
+    spec, folder = hub_snapshot(text)
+    datasets, exceptions = _hub_library("datasets"), _hub_library("datasets.exceptions")
 
-    @classmethod
-    def parse(cls, text: str) -> HubSource:
-        spec = Spec.parse(text.removeprefix("hub:"))
-        for key in spec.options:
-            if key not in ("revision", "subset"):
-                raise unknown("option of a hub dataset", key, ["revision", "subset"])
-        hub, errors, name = _hub_library("huggingface_hub"), _hub_library("huggingface_hub.errors"), spec.name
+    def rows() -> Iterator[RawRow]:
         try:
-            revision = spec.options.get("revision")
-            folder = Path(hub.snapshot_download(name, repo_type="dataset", revision=revision))
-        except (errors.HFValidationError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-            raise BadInput(f"hub:{name}: {first_line(error)}") from None
-        except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, OSError) as error:
-            reason = type(error).__name__
-            raise BadInput(f"hub:{name} is not in the local cache and the hub cannot be reached ({reason})") from None
-        return cls(name, folder, folder.name, spec.options.get("subset"))
-
-    def rows(self) -> Iterator[RawRow]:
-        datasets, exceptions = _hub_library("datasets"), _hub_library("datasets.exceptions")
-        try:
-            subsets = list(datasets.get_dataset_config_names(str(self.folder)))
-            if self.subset is not None and self.subset not in subsets:
-                raise unknown(f"subset of {self.repo}", self.subset, subsets)
-            for subset in [self.subset] if self.subset else subsets:
-                splits = datasets.load_dataset(str(self.folder), name=subset, streaming=True)
-                for split, rows in splits.items():
-                    for line, row in enumerate(rows, 1):
-                        yield with_split(dict_row(f"{subset}/{split}", line, dict(row), folded=True), str(split))
+            subset, subsets = spec.options.get("subset"), list(datasets.get_dataset_config_names(str(folder)))
+            if subset is not None and subset not in subsets:
+                raise unknown(f"subset of {spec.name[4:]}", subset, subsets)
+            for name in [subset] if subset else subsets:
+                splits = datasets.load_dataset(str(folder), name=name, streaming=True)
+                for split, content in splits.items():
+                    for line, row in enumerate(content, 1):
+                        yield with_split(dict_row(f"{name}/{split}", line, dict(row), folded=True), str(split))
         except (exceptions.DatasetsError, ValueError, OSError) as error:
             lines = str(error).split("\n")  # the last one names the cause
-            raise BadInput(f"{self.name} cannot be read: {' '.join(dict.fromkeys((lines[0], lines[-1])))}") from None
+            raise BadInput(f"{spec} cannot be read: {' '.join(dict.fromkeys((lines[0], lines[-1])))}") from None
+
+    return RowSource(str(spec), rows)
 
 
 def _hub_library(name: str) -> Any:
@@ -361,13 +342,28 @@ def with_split(row: RawRow, split: str | None) -> RawRow:
 
 
 def dict_row(place: str, line: int, row: Any, *, folded: bool = False) -> RawRow:
-    """A row that is an object already; `folded` as Parquet has it, see `unfold`."""
+    """A row that is an object already; `folded` as Parquet has it: empty cells, and a column with the other fields."""
     try:
-        row = unfold(row) if folded else row
+        if folded:
+            others = orjson.loads(row.pop(EXTRA, None) or b"{}")
+            if not isinstance(others, dict):
+                raise ValueError(f"`{EXTRA}` is no object")
+            row = _without_nulls(row) | others
         raw = orjson.dumps(row, option=orjson.OPT_SORT_KEYS, default=str)
     except (ValueError, TypeError, RecursionError) as error:
         return RawRow(place, line, b"", problem=f"holds what JSON cannot hold: {first_line(error)}")
     return RawRow(place, line, raw, row, NUL if _has_nul(raw) else None)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Without the struct fields that only other rows have; an Arrow map is an object."""
+    if isinstance(value, list) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+        return dict(value)
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return value
 
 
 def _parse(place: str, number: int, line: bytes) -> RawRow:
@@ -389,21 +385,19 @@ def _has_nul(line: bytes) -> bool:
     return b"\\" in line and b"\\u0000" in line and _NUL_ESCAPE.search(line) is not None
 
 
-def unfold(row: Row) -> Row:
-    """A Parquet row as it was before: empty cells are absent fields, the extra column is spread out again."""
-    extra = row.pop(EXTRA, None)
-    others = orjson.loads(extra) if extra else {}
-    if not isinstance(others, dict):
-        raise ValueError(f"`{EXTRA}` is no object")
-    return {key: _plain(value) for key, value in row.items() if value is not None} | others
+class Spool:
+    """JSON values by number, in a temporary file from which they are read back one at a time."""
 
+    def __init__(self) -> None:
+        self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the dataset
+        self._ends = array("q", [0])
 
-def _plain(value: Any) -> Any:
-    """Without the struct fields that only other rows have."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-            return dict(value)
-        return [_plain(item) for item in value]
-    return value
+    def add(self, value: Any) -> int:
+        self._file.seek(0, 2)
+        self._ends.append(self._ends[-1] + self._file.write(orjson.dumps(value)))
+        return len(self._ends) - 2
+
+    def __getitem__(self, number: int) -> Any:
+        start, end = self._ends[number : number + 2]
+        self._file.seek(start)
+        return orjson.loads(self._file.read(end - start))

@@ -21,17 +21,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import combinations, islice, product
-from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from pydantic import Field
 
 from prb.config import Count
-from prb.data.schema import converted
-from prb.data.source import RawRow, Row, Source, dict_row
+from prb.data.schema import converted, pair
+from prb.data.source import RawRow, Row, Source, Spool, dict_row
 from prb.errors import BadInput, BadSpec
 from prb.hashing import draw
 from prb.stats.estimate import Ints
@@ -138,18 +136,20 @@ class VoteSource:
             number += 1
 
     def _row(self, vote: Vote, **more: Any) -> RawRow:
-        row: Row = {
-            "user": vote.user,
-            "question": vote.question,
-            "profile": list(vote.profile),
-            "rubric_aspects": list(vote.rubric),
-            "narrative": vote.narrative,
-            "category": vote.category,
+        return pair(
+            vote.at,
+            user=vote.user,
+            question=vote.question,
+            context=list(vote.context),
+            profile=list(vote.profile),
+            choices=self.index.choices(vote, self.settings.history),
+            rubric_aspects=list(vote.rubric),
+            narrative=vote.narrative,
+            category=vote.category,
+            split=vote.split,
+            groups=dict(vote.groups),
             **more,
-        }
-        choices = self.index.choices(vote, self.settings.history)
-        optional = {"context": list(vote.context), "split": vote.split, "groups": dict(vote.groups), "choices": choices}
-        return dict_row(vote.at.place, vote.at.line, row | {key: value for key, value in optional.items() if value})
+        )
 
     def agreements(self) -> list[float]:
         index = self.index
@@ -188,10 +188,10 @@ class VoteIndex:
         self.groups: dict[int, list[int]] = defaultdict(list)
         """Votes on the same prompt with the same answers, by a hash of both."""
         self._seed = seed
-        self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the source
+        self._choices = Spool()
         self._choices_of: dict[str, array[int]] = {}
-        """Numbers of a user's choices, which stand in the file from `_start[n]` to `_start[n + 1]`."""
-        self._start, self._prompt, self._unit = array("q", [0]), array("q"), array("q")
+        """Numbers of a user's choices."""
+        self._prompt, self._unit = array("q"), array("q")
         names: dict[str, str] = {}
         for number, vote in enumerate(votes):
             self.ids.append(vote.id)
@@ -200,30 +200,22 @@ class VoteIndex:
             self.tops.append(_hash(best[0]) if len(best) == 1 else 0)
             answers = sorted(_hash(answer) for answer in vote.answers)
             self.groups[_hash(vote.question, vote.context, answers, vote.split)].append(number)
-            if keep_choices and others and vote.split != "test":
-                self._keep_choice(vote, best[0], others)
-
-    def _keep_choice(self, vote: Vote, chosen: str, others: Sequence[str]) -> None:
-        lowest = [a for a, rank in zip(vote.answers, vote.ranks, strict=True) if rank == max(vote.ranks)]
-        worst = sorted(set(lowest) & set(others)) or others
-        rejected = worst[draw(self._seed, vote.id, "rejected") % len(worst)]
-        raw = orjson.dumps({"question": vote.question, "chosen": chosen, "rejected": rejected})
-        self._choices_of.setdefault(vote.user, array("q")).append(len(self._prompt))
-        self._file.write(raw)
-        self._start.append(self._start[-1] + len(raw))
-        self._prompt.append(_hash(normalized(vote.question)))
-        self._unit.append(_hash(vote.unit) if vote.unit else 0)
+            if not keep_choices or not others or vote.split == "test":
+                continue
+            lowest = {a for a, rank in zip(vote.answers, vote.ranks, strict=True) if rank == max(vote.ranks)}
+            worst = sorted(lowest & set(others)) or others
+            rejected = worst[draw(seed, vote.id, "rejected") % len(worst)]
+            choice = {"question": vote.question, "chosen": best[0], "rejected": rejected}
+            self._choices_of.setdefault(vote.user, array("q")).append(self._choices.add(choice))
+            self._prompt.append(_hash(normalized(vote.question)))
+            self._unit.append(_hash(vote.unit) if vote.unit else 0)
 
     def choices(self, vote: Vote, most: int) -> list[Row]:
         """The last `most` of the user's choices, on other prompts and in other conversations; newest last."""
         prompt, unit = _hash(normalized(vote.question)), _hash(vote.unit) if vote.unit else None
         newest_first = reversed(self._choices_of.get(vote.user, ()))
         others = (n for n in newest_first if self._prompt[n] != prompt and self._unit[n] != unit)
-        choices: list[Row] = []
-        for n in reversed(list(islice(others, most))):
-            self._file.seek(self._start[n])
-            choices.append(orjson.loads(self._file.read(self._start[n + 1] - self._start[n])))
-        return choices
+        return [self._choices[n] for n in reversed(list(islice(others, most)))]
 
     def by_user(self, numbers: Iterable[int]) -> dict[str, list[int]]:
         by_user: dict[str, list[int]] = defaultdict(list)
@@ -541,30 +533,13 @@ class Histories:
         return signs
 
     def row(self, number: int, user: int, items: tuple[int, ...], **names: str) -> RawRow:
+        """A row on these items; its history is what the user voted on besides, with order=time what came before."""
         poll, settings = self._polls[number], self._settings
-        posts, choices = self._other_votes(poll.users[user], number, items)
-        about: Row = {
-            "user": poll.users[user],
-            "question": poll.question,
-            "profile": [*poll.profiles[user], *posts],
-            "category": poll.name,
-            **names,
-        }
-        if settings.rows == "ratings":
-            about |= {"answer": poll.items[items[0]], "rating": float(poll.ratings[user, items[0]])}
-        else:
-            chosen, rejected = (poll.items[item] for item in items)
-            about |= {"rubric_aspects": [], "narrative": "", "chosen": chosen, "rejected": rejected}
-        optional = {"split": poll.splits[user], "groups": dict(poll.groups[user]), "choices": choices}
-        return dict_row(poll.place, user + 2, about | {key: value for key, value in optional.items() if value})
-
-    def _other_votes(self, user: str, number: int, pair: tuple[int, ...]) -> tuple[list[Row], list[Row]]:
-        """Posts and past choices: what the user voted on besides the two items, with order=time what came before."""
-        votes, settings = self._of[user], self._settings
+        votes = self._of[poll.users[user]]
         if settings.order == "time":
-            first = min(past.when for past in votes if past.poll == number and past.item in pair)
+            first = min(past.when for past in votes if past.poll == number and past.item in items)
             votes = [past for past in votes if past.when < first]
-        shown = [past for past in votes if past.poll != number or past.item not in pair]
+        shown = [past for past in votes if past.poll != number or past.item not in items]
         posts: list[Row] = []
         sides: dict[int, list[str]] = {1: [], 0: [], -1: []}
         for past in shown[max(0, len(shown) - settings.history) :]:
@@ -574,8 +549,21 @@ class Histories:
                 kind, said = KINDS[past.sign]
             posts.append({"id": f"{past.poll + 1}-{past.item}", "category": kind, "text": said + item})
             sides[past.sign].append(item)
-        pairs = zip(sides[1], sides[-1], strict=False)
-        return posts, [{"question": ASKED, "chosen": like, "rejected": dislike} for like, dislike in pairs]
+        row: Row = {
+            **names,
+            "user": poll.users[user],
+            "question": poll.question,
+            "profile": [*poll.profiles[user], *posts],
+            "category": poll.name,
+        }
+        if settings.rows == "ratings":
+            row |= {"answer": poll.items[items[0]], "rating": float(poll.ratings[user, items[0]])}
+        else:
+            chosen, rejected = (poll.items[item] for item in items)
+            row |= {"rubric_aspects": [], "narrative": "", "chosen": chosen, "rejected": rejected}
+        choices = [{"question": ASKED, "chosen": a, "rejected": b} for a, b in zip(sides[1], sides[-1], strict=False)]
+        optional = {"split": poll.splits[user], "groups": dict(poll.groups[user]), "choices": choices}
+        return dict_row(poll.place, user + 2, row | {key: value for key, value in optional.items() if value})
 
 
 def draw_ratings(rated: Signs, per_user: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:

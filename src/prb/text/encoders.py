@@ -58,36 +58,29 @@ class CachedEncoder:
 
 
 @ENCODERS.register("static")
+@cache
 def static() -> Encoder:
     """Averaged static word vectors (wordllama, 256-d): instant, offline, no torch."""
-    fingerprint = f"wordllama-{_vectors_hash()}"
-    return CachedEncoder(fingerprint, 256, lambda texts: _word_vectors().embed(texts, norm=False, batch_size=1))
-
-
-@cache
-def _word_vectors() -> Any:
-    root = logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
-    import wordllama
-
-    # importing it turns on INFO logging for all libraries, some of which then log every request
-    root.level, root.handlers = level, handlers
-    # by default it searches for the weights beside the package instead of inside it
-    return wordllama.WordLlama.load(cache_dir=_wordllama_folder(), disable_download=True)
-
-
-@cache
-def _vectors_hash() -> str:
-    """Of vectors and tokenizer; a release of the package may leave both as they are."""
-    files = ("weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json")
-    return digest(*(file_sha256(_wordllama_folder() / name) for name in files)).hex()[:16]
-
-
-def _wordllama_folder() -> Path:
     spec = find_spec("wordllama")
     assert spec is not None, "wordllama is a dependency"
     assert spec.origin is not None, "it has an __init__.py"
-    return Path(spec.origin).parent
+    folder = Path(spec.origin).parent
+    # a release of the package may leave both as they are
+    files = ("weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json")
+    content = digest(*(file_sha256(folder / name) for name in files)).hex()[:16]
+
+    @cache
+    def vectors() -> Any:
+        root = logging.getLogger()
+        level, handlers = root.level, root.handlers[:]
+        import wordllama
+
+        # importing it turns on INFO logging for all libraries, some of which then log every request
+        root.level, root.handlers = level, handlers
+        # by default it searches for the weights beside the package instead of inside it
+        return wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+
+    return CachedEncoder(f"wordllama-{content}", 256, lambda texts: vectors().embed(texts, norm=False, batch_size=1))
 
 
 @ENCODERS.register("minilm")

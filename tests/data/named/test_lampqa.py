@@ -70,6 +70,5 @@ def test_a_real_question_with_its_graded_answers_loads(tmp_path: Path, write_jso
 
 def test_a_damaged_grade_is_named_too(tmp_path: Path, write_jsonl: Write) -> None:
     answers = write_jsonl([{"id": "0_2_7", "answer": "x", "score": "good"}])
-    assert problems(f"lampqa?path={publish(tmp_path, ROW)}&answers={answers}") == [
-        "set.jsonl:1: `score` must be a number"
-    ]
+    said = "set.jsonl:1: `score` must be a number, not text"
+    assert problems(f"lampqa?path={publish(tmp_path, ROW)}&answers={answers}") == [said]

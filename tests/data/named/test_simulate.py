@@ -221,9 +221,6 @@ def test_seen_users_get_new_topics_in_the_test_split() -> None:
     assert not (by_split["train"] | by_split["test"]) & by_split["validation"]
 
 
-# --- what features can see
-
-
 # --- wrong settings
 
 

@@ -7,41 +7,54 @@ a benchmark file beside it, has `profile` instead.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from prb.data.schema import ConvertedSource, pair, posts, spec_name, text
-from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, open_rows
+from pydantic import Field
+
+from prb.data.schema import AnyText, Foreign, Text, converted, pair, posts, spec_name
+from prb.data.source import DATASETS, RawRow, Row, RowSource, Source, open_rows
+
+
+class Comment(Foreign):
+    prompt: Text
+    comment: Text
+
+
+class Preference(Foreign):
+    prompt: Text
+    chosen: Text
+    rejected: Text
+
+
+class AlignXRow(Preference):
+    id: Any = None
+    description: AnyText = Field("", alias="Demographic Information")
+    profile: AnyText = ""
+    comments: list[Comment] = Field([], alias="User-Generated Content")
+    earlier: list[Preference] = Field([], alias="Pair-wise Comparative Feedback")
 
 
 @DATASETS.register("alignx")
 def alignx(path: str) -> Source:
     """The answer a user would prefer, given a description, four comments and four earlier preferences of theirs."""
     source = open_rows(path)
-    return ConvertedSource(spec_name(alignx, source.name), source, _alignx_row)
 
+    def convert(given: Row, at: RawRow) -> Iterator[RawRow]:
+        row = AlignXRow.read(given)
+        row_id = str(row.id or f"{at.place.rsplit('.', 1)[0]}-{at.line}")
+        descriptions = filter(None, (row.description, row.profile))
+        comments = [f"{comment.prompt}\n\n{comment.comment}" for comment in row.comments]
+        yield pair(
+            at,
+            id=row_id,
+            user=row_id,
+            question=row.prompt,
+            chosen=row.chosen,
+            rejected=row.rejected,
+            category="alignx",
+            profile=[*posts(descriptions, f"{row_id}-about", "about"), *posts(comments, row_id, "comment")],
+            choices=[{"question": p.prompt, "chosen": p.chosen, "rejected": p.rejected} for p in row.earlier],
+        )
 
-def _alignx_row(row: Row, at: RawRow) -> Iterator[RawRow]:
-    def objects(name: str) -> list[dict[str, Any]]:
-        value = row.get(name) or []
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise BadRow(f"`{name}` must be a list of objects")
-        return value
-
-    row_id = str(row.get("id") or f"{at.place.rsplit('.', 1)[0]}-{at.line}")
-    descriptions = [str(row[key]) for key in ("Demographic Information", "profile") if row.get(key)]
-    comments = [f"{text(c, 'prompt')}\n\n{text(c, 'comment')}" for c in objects("User-Generated Content")]
-    earlier = objects("Pair-wise Comparative Feedback")
-    yield pair(
-        at,
-        id=row_id,
-        user=row_id,
-        question=text(row, "prompt"),
-        chosen=text(row, "chosen"),
-        rejected=text(row, "rejected"),
-        category="alignx",
-        profile=[*posts(descriptions, f"{row_id}-about", "about"), *posts(comments, row_id, "comment")],
-        choices=[
-            {"question": text(p, "prompt"), "chosen": text(p, "chosen"), "rejected": text(p, "rejected")}
-            for p in earlier
-        ],
-    )
+    return RowSource(spec_name(alignx, source.name), partial(converted, source, convert))

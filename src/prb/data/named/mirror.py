@@ -18,10 +18,10 @@ neutral posts make up the histories. Everything is a function of the seed and th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from statistics import mean
 from typing import Annotated, Any, Literal, NamedTuple
@@ -31,7 +31,7 @@ from pydantic import Field
 
 from prb.config import Count
 from prb.data.named.simulate import Dice
-from prb.data.source import DATASETS, RawRow, Row, Source, dict_row
+from prb.data.source import DATASETS, RawRow, Row, RowSource, Source, dict_row
 from prb.errors import BadSpec
 from prb.text.words import word_runs
 from prb.types import RESTRAINT, Pair
@@ -55,10 +55,10 @@ def mirror(
     same answer twice, once with a mention of the user's taste before it.
     """
     if split is None:
-        written = {"couples": unfold_couple, "hard": unfold_hard, "restraint": unfold_restraint}
-        return Written("mirror", written)
+        unfold = {"couples": unfold_couple, "hard": unfold_hard, "restraint": unfold_restraint}
+        return RowSource("mirror", partial(written_rows, unfold))
     if split == "mention":
-        return Written("mirror?split=mention", {"restraint": unfold_mention})
+        return RowSource("mirror?split=mention", partial(written_rows, {"restraint": unfold_mention}))
     if users % 2:
         raise BadSpec(f"dataset 'mirror': users come in couples, so their number must be even, not {users}")
     return Composed(split, users, seed, axes, half)
@@ -70,17 +70,12 @@ HARD_HISTORY = range(120, 161)
 """Posts per user in split `hard`."""
 
 
-@dataclass(frozen=True)
-class Written:
-    name: str
-    unfold: Mapping[str, Callable[[Row], Iterator[Row]]]
-    """By folder of the benchmark."""
-
-    def rows(self) -> Iterator[RawRow]:
-        for folder, unfold in self.unfold.items():
-            for entry in sorted((HOME / folder).iterdir(), key=lambda e: e.name):
-                for line, row in enumerate(unfold(orjson.loads(entry.read_bytes())), 1):
-                    yield dict_row(entry.name, line, row)
+def written_rows(unfold: Mapping[str, Callable[[Row], Iterator[Row]]]) -> Iterator[RawRow]:
+    """The rows of some folders of the benchmark, with what makes rows of a file."""
+    for folder, rows_of in unfold.items():
+        for entry in sorted((HOME / folder).iterdir(), key=lambda e: e.name):
+            for line, row in enumerate(rows_of(orjson.loads(entry.read_bytes())), 1):
+                yield dict_row(entry.name, line, row)
 
 
 def unfold_hard(couple: Row) -> Iterator[Row]:
@@ -176,17 +171,14 @@ def mirror_rows(
 
 EVEN = 0.5
 """Questions whose answers differ by more than this in mean rating are counted as uneven."""
-Review = Mapping[str, Any]
-
-
-def load_reviews() -> list[Review]:
-    """Every judgment ever made on the benchmark, oldest round first, favorable or not."""
-    return [orjson.loads(line) for line in (HOME / "reviews.jsonl").read_bytes().splitlines()]
 
 
 def review_figures(pairs: Iterable[Pair]) -> dict[str, Any]:
-    """Solvability of the first and the final round by tier; quality differences per question, first and latest."""
-    reviews = load_reviews()
+    """Solvability of the first and the final round by tier; quality differences per question, first and latest.
+
+    Of every judgment ever made on the benchmark, oldest round first, favorable or not.
+    """
+    reviews = [orjson.loads(line) for line in (HOME / "reviews.jsonl").read_bytes().splitlines()]
     tiers = {pair.id: str(pair.tier) for pair in pairs}
 
     def solved(name: str) -> dict[str, str]:
@@ -197,29 +189,25 @@ def review_figures(pairs: Iterable[Pair]) -> dict[str, Any]:
         by_tier = {tier: f"{right[tier]}/{seen[tier]}" for tier in sorted(seen)}
         return {**by_tier, "all": f"{right.total()}/{seen.total()}"}
 
-    def gap_figures(ratings: Iterable[Review]) -> dict[str, float]:
-        gaps = [quality_gap(review) for review in ratings]
-        return {"mean": mean(gaps), "max": max(gaps), "over_half": sum(gap > EVEN + 1e-9 for gap in gaps)}
+    def gaps(means: Iterable[Sequence[float]]) -> dict[str, float]:
+        """Of |Δ|, the difference of two answers; a signed mean over mirror rows would be 0 by construction."""
+        differences = [abs(a - b) for a, b in means]
+        uneven = sum(difference > EVEN + 1e-9 for difference in differences)
+        return {"mean": mean(differences), "max": max(differences), "over_half": uneven}
 
-    ratings = [review for review in reviews if review["kind"] == "rating"]
-    first, latest = ({r["question"]: r for r in order} for order in (reversed(ratings), ratings))
+    rated = [
+        (review["question"], [mean(answer.values()) for answer in review["ratings"].values()])
+        for review in reviews
+        if review["kind"] == "rating"
+    ]
+    first, latest = dict(reversed(rated)), dict(rated)
     return {
         "solved_first_round": solved("first"),
         "solved_final_round": solved("final"),
-        "quality_gap_first_round": gap_figures(first.values()),
-        "quality_gap_latest": gap_figures(latest.values()),
-        "mean_rating_latest": mean(value for review in latest.values() for value in mean_ratings(review)),
+        "quality_gap_first_round": gaps(first.values()),
+        "quality_gap_latest": gaps(latest.values()),
+        "mean_rating_latest": mean(value for means in latest.values() for value in means),
     }
-
-
-def quality_gap(review: Review) -> float:
-    """|Δ| of the two answers' mean ratings; a signed mean over mirror rows would be 0 by construction."""
-    a, b = mean_ratings(review)
-    return abs(a - b)
-
-
-def mean_ratings(review: Review) -> list[float]:
-    return [mean(answer.values()) for answer in review["ratings"].values()]
 
 
 # users composed from a bank of preferences
@@ -265,25 +253,6 @@ def read_neutral() -> list[Row]:
     return orjson.loads((HOME / "neutral.json").read_bytes())  # type: ignore[no-any-return]
 
 
-def halved(bank: Bank, half: int) -> Bank:
-    """One half of each axis's posts and questions and of the neutral posts: what is learned on one is new in the other.
-
-    Posts that state a pole and posts that show it take turns in the bank, so they are dealt out two by two.
-    """
-
-    def part(items: list[Row], together: int = 1) -> list[Row]:
-        return [item for n, item in enumerate(items) if n // together % 2 == half - 1]
-
-    def pole(whole: Row) -> Row:
-        return {**whole, "evidence": part(whole["evidence"], 2), "exceptions": part(whole["exceptions"])}
-
-    axes = {
-        name: {**axis, "poles": list(map(pole, axis["poles"])), "questions": part(axis["questions"])}
-        for name, axis in bank.axes.items()
-    }
-    return bank._replace(axes=axes, neutral=part(bank.neutral))
-
-
 class Lesson(NamedTuple):
     """An axis of the bank with labels: what shows its two poles, and what suits them."""
 
@@ -322,11 +291,27 @@ class Composed:
 
     @property
     def bank(self) -> Bank:
+        """What the split has; of `half`, posts and questions of which none is in the other half.
+
+        Posts that state a pole and posts that show it take turns in the bank, so they are dealt out two by two.
+        """
         bank = read_bank(self.split)
         # in an order drawn once, so that a smaller number of axes is part of a larger one
         names = Dice("axes").shuffled(list(bank.axes))[: self.axes]
-        bank = bank._replace(axes={name: axis for name, axis in bank.axes.items() if name in names})
-        return halved(bank, self.half) if self.half else bank
+        axes = {name: axis for name, axis in bank.axes.items() if name in names}
+        half = self.half
+        if half is None:
+            return bank._replace(axes=axes)
+
+        def part(items: list[Row], together: int = 1) -> list[Row]:
+            return [item for n, item in enumerate(items) if n // together % 2 == half - 1]
+
+        def pole(whole: Row) -> Row:
+            return {**whole, "evidence": part(whole["evidence"], 2), "exceptions": part(whole["exceptions"])}
+
+        for name, axis in axes.items():
+            axes[name] = {**axis, "poles": list(map(pole, axis["poles"])), "questions": part(axis["questions"])}
+        return bank._replace(axes=axes, neutral=part(bank.neutral))
 
     def lessons(self) -> Iterator[Lesson]:
         """The axes with their labels, which are not in the rows."""

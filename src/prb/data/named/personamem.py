@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 
 from prb.data.schema import (
-    ConvertedSource,
     conversation,
+    converted,
     field,
     folder_of,
     identifier,
@@ -31,7 +31,7 @@ from prb.data.schema import (
     text,
     turns,
 )
-from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, file_source
+from prb.data.source import DATASETS, BadRow, RawRow, Row, RowSource, Source, file_source
 from prb.errors import BadInput
 
 OPTION = re.compile(r"^\(([a-z])\)\s*", re.IGNORECASE)
@@ -48,7 +48,7 @@ def personamem(
     if questions is None:
         raise BadInput(f"dataset 'personamem': {path} holds none of {', '.join(names)}")
     name = spec_name(personamem, path, size=size, chat=chat)
-    return ConvertedSource(name, file_source(questions), PersonaMem(questions, size, chat).pair)
+    return RowSource(name, partial(converted, file_source(questions), PersonaMem(questions, size, chat).pair))
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from prb.data.pull import pulled
-from prb.data.schema import about, folder_of, identifier, number, spec_name, table, text
-from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, file_source
+from prb.data.schema import about, folder_of, identifier, number, spec_name, table, text, timestamp
+from prb.data.source import DATASETS, BadRow, RawRow, Row, RowSource, Source, file_source
 from prb.data.votes import Ballot, PollSource, PollVoting, Vote, VoteSource, Voting, collect, user_split
 from prb.errors import BadInput, unknown
 
@@ -128,9 +128,9 @@ def _dialogue_ballots(folder: Path, name: str) -> Iterator[Ballot]:
         if not question or not item:
             continue  # an answer that was removed
         try:
-            time = datetime.fromisoformat(row["Timestamp"]).timestamp() if row.get("Timestamp") else float("nan")
-        except ValueError:
-            raise BadInput(f"{path}: `Timestamp` must be an ISO date and time, not {row['Timestamp']!r}") from None
+            time = timestamp(row, "Timestamp")
+        except BadRow as error:
+            raise BadInput(f"{path}: {error}") from None
         user, facts = f"{name}-{row['Participant ID']}", facts_of.get(row["Participant ID"], {})
         yield Ballot(name, question, user, item, vote, time, user_split(user), about(user, facts), facts)
 
@@ -147,54 +147,34 @@ def global_dialogues_preferences(path: str, voting: Voting) -> Source:
     folder = folder_of(path, "global-dialogues-preferences")
     if not (files := sorted(folder.glob(f"*{PREFERENCE}"))):
         raise BadInput(f"dataset 'global-dialogues-preferences': {folder} holds no file GD<N>{PREFERENCE}")
+    known = cache(lambda dialogue: (_thoughts(folder, dialogue), _facts(folder, dialogue)))
+
+    def votes(row: Row, at: RawRow) -> Iterator[Vote]:
+        dialogue, vote = at.place.removesuffix(PREFERENCE), text(row, "Vote").strip().lower()
+        thoughts, facts_of = known(dialogue)
+        sides = [thoughts.get(row.get(f"Thought {side} ID") or "", {}) for side in "AB"]
+        if (ranks := PREFERRED.get(vote)) is None:
+            raise BadRow(f"`Vote` is {row['Vote']!r}; known are {', '.join(PREFERRED)}")
+        answers = [(side.get("Thought Text") or "").strip() for side in sides]
+        question, person = (sides[0].get("Question Text") or "").strip(), identifier(row, "Participant ID")
+        if not question or not all(answers):
+            return  # an answer that was removed
+        user, facts = f"{dialogue}-{person}", facts_of.get(person, {})
+        yield Vote(
+            at=at,
+            id=f"{dialogue}-{at.line}",
+            user=user,
+            question=question,
+            answers=answers,
+            ranks=ranks,
+            profile=about(user, facts),
+            category=dialogue,
+            groups=facts,
+        )
+
     name = spec_name(global_dialogues_preferences, path, voting)
-    return VoteSource(name, Preferences(name, files), _preference, voting)
-
-
-@dataclass(frozen=True)
-class Preferences:
-    """The rows of the files, with the texts and the person that they name."""
-
-    name: str
-    files: Sequence[Path]
-
-    def rows(self) -> Iterator[RawRow]:
-        for file in self.files:
-            dialogue = file.name.removesuffix(PREFERENCE)
-            thoughts, facts = _thoughts(file.parent, dialogue), _facts(file.parent, dialogue)
-            for row in file_source(file).rows():
-                if isinstance(row.data, dict):
-                    sides = [thoughts.get(row.data.get(f"Thought {side} ID") or "") for side in "AB"]
-                    known = {
-                        "dialogue": dialogue,
-                        "sides": sides,
-                        "facts": facts.get(row.data.get("Participant ID") or ""),
-                    }
-                    yield row._replace(data={**row.data, **known})
-                else:
-                    yield row
-
-
-def _preference(row: Row, at: RawRow) -> Iterator[Vote]:
-    user, vote = identifier(row, "Participant ID"), text(row, "Vote").strip().lower()
-    if (ranks := PREFERRED.get(vote)) is None:
-        raise BadRow(f"`Vote` is {row['Vote']!r}; known are {', '.join(PREFERRED)}")
-    answers = [((side or {}).get("Thought Text") or "").strip() for side in row["sides"]]
-    question = ((row["sides"][0] or {}).get("Question Text") or "").strip()
-    if not question or not all(answers):
-        return  # an answer that was removed
-    name, facts = f"{row['dialogue']}-{user}", row["facts"] or {}
-    yield Vote(
-        at=at,
-        id=f"{row['dialogue']}-{at.line}",
-        user=name,
-        question=question,
-        answers=answers,
-        ranks=ranks,
-        profile=about(name, facts),
-        category=row["dialogue"],
-        groups=facts,
-    )
+    rows = RowSource(name, lambda: chain.from_iterable(file_source(file).rows() for file in files))
+    return VoteSource(name, rows, votes, voting)
 
 
 # PluriHarms (Li et al., ICLR 2026): 100 people rating how harmful 150 requests to an AI assistant are, from 0 to 100.

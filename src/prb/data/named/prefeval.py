@@ -9,13 +9,15 @@ among options; `explicit`, the preference itself. Written by an LLM, not by peop
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from prb.data.schema import converted, field, folder_of, items, pair, posts, spec_name, text
-from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, file_source
+from pydantic import Field
+
+from prb.data.schema import AnyText, Foreign, Text, converted, folder_of, pair, posts, spec_name, text
+from prb.data.source import DATASETS, BadRow, RawRow, Row, RowSource, Source, file_source
+from prb.data.votes import one_or_all
 from prb.errors import BadInput
 
 OPTIONS = "mcq_options"
@@ -26,6 +28,20 @@ FORMS = {
 }
 
 
+class Preference(Foreign):
+    question: Text
+    preference: Text
+    explanation: AnyText = ""
+
+
+class Question(Preference):
+    classification_task_options: Annotated[list[Text], Field(min_length=2)]
+
+
+class Known(Preference):
+    conversation: dict[str, Any] = Field({})
+
+
 @DATASETS.register("prefeval")
 def prefeval(path: str, form: Literal["persona", "choice", "explicit"] = "persona") -> Source:
     """The option that follows a user's preference against three that break it: path=FOLDER as published."""
@@ -34,53 +50,36 @@ def prefeval(path: str, form: Literal["persona", "choice", "explicit"] = "person
     for name in (OPTIONS, FORMS[form]):
         if not (root / name).is_dir():
             raise BadInput(f"dataset 'prefeval': {root / name} does not exist")
-    return PrefEval(spec_name(prefeval, path, form=form), root, form)
 
-
-@dataclass(frozen=True)
-class PrefEval:
-    name: str
-    root: Path
-    form: str
-
-    def rows(self) -> Iterator[RawRow]:
-        for path in sorted((self.root / OPTIONS).glob("*.json")):
-            history = self.root / FORMS[self.form] / path.name
+    def rows() -> Iterator[RawRow]:
+        for file in sorted((root / OPTIONS).glob("*.json")):
+            history = root / FORMS[form] / file.name
             if history.is_file():  # a stray copy of a topic has no counterpart
-                counterparts = file_source(history).rows()
-                yield from converted(file_source(path), partial(self._pair, path.stem, counterparts))
+                yield from converted(file_source(file), partial(convert, file, file_source(history).rows()))
 
-    def _pair(self, topic: str, counterparts: Iterator[RawRow], row: Row, at: RawRow) -> Iterator[RawRow]:
+    def convert(file: Path, counterparts: Iterator[RawRow], row: Row, at: RawRow) -> Iterator[RawRow]:
         other = next(counterparts, None)
         if other is None or not isinstance(other.data, dict) or other.data.get("question") != row.get("question"):
-            raise BadRow(f"`question` is not that of the same row of {FORMS[self.form]}/{topic}.json")
-        row_id, preference = f"{topic}-{at.line}", text(row, "preference")
-        answers = items(row, "classification_task_options")
-        if not all(isinstance(answer, str) and answer.strip() for answer in answers) or len(answers) < 2:
-            raise BadRow("an option must be text, and there must be at least two")
-        reason = str(row.get("explanation") or "")
+            raise BadRow(f"`question` is not that of the same row of {FORMS[form]}/{file.name}")
+        asked, known = Question.read(row), Known.read(other.data)
+        row_id, chat = f"{file.stem}-{at.line}", known.conversation
+        if form == "explicit":
+            texts = [known.preference]
+        elif form == "persona":
+            texts = [text(turn, "user") for turn in chat.values() if isinstance(turn, dict)]
+        else:  # the selection is described in words only, so this is a post and not a choice
+            texts = ["\n\n".join(text(chat, name) for name in ("query", "assistant_options", "user_selection"))]
         yield pair(
             at,
             id=row_id,
             user=row_id,
-            question=text(row, "question"),
-            category=topic,
-            chosen=answers[0],
-            rejected=answers[1:] if len(answers) > 2 else answers[1],
-            rubric_aspects=[{"aspect": preference, "evidence": preference, "reason": reason}],
-            narrative=preference,
-            profile=self._posts(other.data, row_id),
+            question=asked.question,
+            category=file.stem,
+            chosen=asked.classification_task_options[0],
+            rejected=one_or_all(asked.classification_task_options[1:]),
+            rubric_aspects=[{"aspect": asked.preference, "evidence": asked.preference, "reason": asked.explanation}],
+            narrative=asked.preference,
+            profile=posts(texts, row_id, "preference" if form == "explicit" else "chat"),
         )
 
-    def _posts(self, row: Row, row_id: str) -> list[dict[str, str]]:
-        """What a model may know of the user."""
-        if self.form == "explicit":
-            return posts([text(row, "preference")], row_id, "preference")
-        chat = field(row, "conversation")
-        if not isinstance(chat, dict):
-            raise BadRow("`conversation` must be an object")
-        if self.form == "persona":
-            return posts([text(turn, "user") for turn in chat.values() if isinstance(turn, dict)], row_id, "chat")
-        # the selection is described in words only, so this is a post and not a choice
-        parts = [text(chat, name) for name in ("query", "assistant_options", "user_selection")]
-        return posts(["\n\n".join(parts)], row_id, "chat")
+    return RowSource(spec_name(prefeval, path, form=form), rows)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from prb.config import Count, NonNegative, Share, Size
+from prb.data.schema import spec_name
 from prb.data.source import DATASETS, RawRow, Row, Source, dict_row
 from prb.errors import BadSpec
 from prb.prompts import fill
@@ -112,9 +113,7 @@ class World:
 @DATASETS.register("simulate")
 def simulate(world: World) -> Source:
     """Users with a known taste over named answer attributes, for testing methods: made up, any size."""
-    changed = {k: v for k, v in vars(world).items() if v != getattr(World, k)}
-    name = "&".join(f"{key}={str(value).lower()}" for key, value in changed.items())
-    return Simulated(f"simulate?{name}" if name else "simulate", world)
+    return Simulated(spec_name(simulate, "", world), world)
 
 
 class Simulated(NamedTuple):
@@ -193,8 +192,7 @@ class Contest(NamedTuple):
     """Whether `chosen` was drawn second: the two texts are drawn separately."""
 
 
-def contest(world: World, user: int, number: int, weights: Vector | None = None) -> Contest:
-    weights = weights or taste(world, user)
+def contest(world: World, user: int, number: int, weights: Vector) -> Contest:
     dice = Dice(world.seed, "contest", world.drawn_by(user), number)
     first = tuple(dice.pick(LEVELS) for _ in ATTRIBUTES)
     second = first

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from os.path import commonprefix
@@ -30,6 +29,7 @@ from prb.data.schema import (
     spec_name,
     split_of,
     text,
+    timestamp,
     turns,
 )
 from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, open_rows
@@ -145,7 +145,6 @@ def _votes(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
     asked = conversation(messages_or_text(field({columns.prompt: prompt}, columns.prompt)), columns.prompt)
     answers, labels = _answers(row, columns)
     vote_id = identifier(row, columns.id) if columns.id else f"{PurePath(at.place).stem}-{at.line}"
-    facts = {c: str(row[c]) for c in columns.about.split(",") if row.get(c) not in (None, "")}
     if columns.voters:  # a user's name is that of their column
         columns_of = {voter: voter for voter in columns.voters.split(",")}
     else:
@@ -160,17 +159,13 @@ def _votes(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
             **asked,
             answers=answers,
             ranks=(ranked if columns.ranking else chosen)(value, column, answers, labels),
-            profile=about(user, facts),
-            category=str(row.get(columns.category) or "votes"),
-            split=split_of(row, columns.split or "split").get("split"),
-            groups=facts,
+            **_shared_fields(columns, row, user),
         )
 
 
 def _ballots_on_items(columns: Columns, row: Row, at: RawRow) -> Iterator[Ballot]:  # noqa: ARG001
     user = identifier(row, columns.user)
     named = {c for c in (columns.prompt, columns.user, columns.category, columns.split, columns.time) if c}
-    facts = {c: str(row[c]) for c in columns.about.split(",") if row.get(c) not in (None, "")}
     if columns.item:
         cells = {text(row, columns.item): columns.choice or "vote"}
     else:
@@ -178,19 +173,23 @@ def _ballots_on_items(columns: Columns, row: Row, at: RawRow) -> Iterator[Ballot
         cells = {c: c for c in row if c not in named and any(fnmatchcase(c, p) for p in patterns)}
         if not cells:
             raise BadRow(f"no column is called {columns.items}")
+    shared = _shared_fields(columns, row, user)
     for item, column in cells.items():
         if (value := row.get(column)) not in (None, ""):
             yield Ballot(
-                category=str(row.get(columns.category) or "votes"),
                 question=text(row, columns.prompt) if row.get(columns.prompt) else ASKED_OF_USER,
                 user=user,
                 item=item.strip(),
                 value=_opinion(value, column, rated=columns.threshold is not None),
-                time=_time(row[columns.time], columns.time) if row.get(columns.time) else float("nan"),
-                split=split_of(row, columns.split or "split").get("split"),
-                profile=about(user, facts),
-                groups=facts,
+                time=timestamp(row, columns.time),
+                **shared,
             )
+
+
+def _shared_fields(columns: Columns, row: Row, user: str) -> dict[str, Any]:
+    facts = {c: str(row[c]) for c in columns.about.split(",") if row.get(c) not in (None, "")}
+    category = str(row.get(columns.category) or "votes")
+    return {"category": category, "profile": about(user, facts), "groups": facts, **split_of(row, columns.split)}
 
 
 def _opinion(value: Any, column: str, *, rated: bool) -> float:
@@ -205,16 +204,6 @@ def _opinion(value: Any, column: str, *, rated: bool) -> float:
     if not rated and number not in (-1, 0, 1):
         raise BadRow(f"`{column}` is {value!r}; ratings need threshold=, above which a user agrees")
     return number
-
-
-def _time(value: Any, column: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        try:
-            return datetime.fromisoformat(str(value)).timestamp()
-        except ValueError:
-            raise BadRow(f"`{column}` must be a number or an ISO date and time, not {value!r}") from None
 
 
 def _answers(row: Row, columns: Columns) -> tuple[list[str], Mapping[str, int]]:
