@@ -91,7 +91,14 @@ def test_the_export_of_a_study_asks_about_preference_and_quality(tmp_path):
         for n in range(3)
         for p in "ab"
     ]
-    left_out = [{**said[0], "item": "check", "check": True}, {**said[0], "item": "skip", "skipped": "unclear"}]
+    stray = {"chosen": {"relevance": 5}, "rejected": {"relevance": 5}}
+    asleep = {**said[0], "annotator": "c", "after": "rejected"}
+    left_out = [
+        {**said[0], "item": "check", "check": True, "before": "chosen"},
+        {**said[0], "item": "skip", "skipped": "unclear"},
+        asleep,  # and does not see that one answer of the check is a stray
+        {**asleep, "item": "check", "check": True, "ratings": stray},
+    ]
     run = tmp_path / "run"
     run.mkdir()
     outcomes = [

@@ -10,7 +10,16 @@ import orjson
 import pytest
 
 from prb.errors import BadInput, GateFailed, UnknownName
-from prb.study.agreement import AgreementSummary, agree, attention, items_to_drop, require, summarize, verdict
+from prb.stats.agreement import attention
+from prb.study.agreement import (
+    AgreementSummary,
+    agree,
+    attention_checks,
+    items_to_drop,
+    require,
+    summarize,
+    verdict,
+)
 from prb.study.config import AgreeConfig, ExportConfig, Judgment
 from prb.study.judgments import export
 from tests.study.conftest import Make
@@ -127,7 +136,7 @@ def test_whoever_misses_the_checks_is_left_out_and_named() -> None:
     rows = study(items=5, annotators=3)
     for a, good in ((0, True), (1, True), (2, False)):
         rows += [row(90 + n, a, check=True, ratings=rated(5, 1 if good else 5)) for n in range(2)]
-    assert attention(judged(rows)) == {"p-0": (2, 2), "p-1": (2, 2), "p-2": (0, 2)}
+    assert attention(attention_checks(judged(rows))) == {"p-0": (2, 2), "p-1": (2, 2), "p-2": (0, 2)}
     result = summarize(judged(rows), draws=0)
     assert result.counts.left_out == ["p-2"]
     assert result.counts.annotators == 2

@@ -31,9 +31,11 @@ from prb.runs import Finished, write_json
 from prb.stats.agreement import (
     EPSILON,
     AlternativeTest,
+    AttentionCheck,
     Powered,
     Scale,
     alternative_test,
+    inattentive,
     labels_for,
     prediction_powered,
 )
@@ -275,11 +277,22 @@ def _person_effect(labels: Sequence[Label], judge: Sequence[Judgment], about: Ma
 
 # --- reading both sides ---
 def read_people(path: Path) -> list[Judgment]:
+    """Without annotators who failed their attention checks, as in `prb study agree`."""
     path = path / "judgements.jsonl" if path.is_dir() else path
-    judgments = [judgment for line in read_items(path, _of_person) for judgment in line]
+    left_out = inattentive(check for line in read_items(path, _checks) for check in line)
+    lines = read_items(path, _of_person)
+    judgments = [judgment for line in lines for judgment in line if judgment.annotator not in left_out]
     if not judgments:
         raise BadInput(f"{path} holds no judgments but practice, checks and skipped items")
     return judgments
+
+
+def _checks(line: Mapping[str, Any]) -> list[AttentionCheck]:
+    """Of a study's export: the line, if it is a check that was answered."""
+    if not line.get("check") or not line.get("before") or line.get("skipped"):
+        return []
+    relevance = line.get("ratings", {}).get("rejected", {}).get("relevance", 0)
+    return [AttentionCheck(str(line.get("annotator")), line["before"], float(relevance))]
 
 
 def _of_person(line: Mapping[str, Any]) -> list[Judgment]:
@@ -289,6 +302,7 @@ def _of_person(line: Mapping[str, Any]) -> list[Judgment]:
         raise ValueError("`annotator` is missing")
     if "ratings" not in line or "item" not in line:
         return [_judgment(line, annotator)]
+    line = {**line, "group": ""}  # there it is the couple, which is no group of users
     if line.get("check") or line.get("skipped"):
         return []
     judgments = []

@@ -13,7 +13,7 @@ are known. A judge that is noise adds nothing, and one that is biased is correct
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
@@ -34,6 +34,31 @@ PASSING = 0.5
 NUISANCE = 1e-3
 """Berger and Boos: the chance that the interval of a nuisance parameter misses it, which is added to p."""
 GRID = 101
+MIN_CHECKS = 0.5
+"""Annotators who pass a smaller share of their attention checks are left out."""
+
+
+class AttentionCheck(NamedTuple):
+    """What an annotator replied to an item of which one answer, as `rejected`, has nothing to do with the question."""
+
+    annotator: str
+    preferred: str
+    relevance: float
+    """Of the stray answer."""
+
+
+def attention(checks: Iterable[AttentionCheck]) -> dict[str, tuple[int, int]]:
+    """Per annotator: checks passed, checks answered. Passed: the stray answer is not preferred and rated 1 or 2."""
+    counts: dict[str, tuple[int, int]] = {}
+    for check in checks:
+        passed, asked = counts.get(check.annotator, (0, 0))
+        counts[check.annotator] = passed + (check.preferred != "rejected" and check.relevance <= 2), asked + 1
+    return counts
+
+
+def inattentive(checks: Iterable[AttentionCheck]) -> list[str]:
+    """Annotators who failed more of their checks than `MIN_CHECKS` allows."""
+    return sorted(a for a, (passed, asked) in attention(checks).items() if passed < MIN_CHECKS * asked)
 
 
 @dataclass(frozen=True, kw_only=True)

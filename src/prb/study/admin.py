@@ -15,7 +15,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from sqlalchemy import Connection
 
-from prb.study.agreement import AgreementSummary, ItemSummary, attention, summarize
+from prb.stats.agreement import attention
+from prb.study.agreement import AgreementSummary, ItemSummary, attention_checks, summarize
 from prb.study.config import Judgment
 from prb.study.database import (
     ANNOTATOR,
@@ -221,7 +222,7 @@ class AnnotatorProgress(NamedTuple):
 
 def annotator_table(connection: Connection, kind: str) -> list[AnnotatorProgress]:
     rows = judgments(connection) if kind == "validate" else []
-    checks = attention(rows)
+    checks = attention(attention_checks(rows))
     done = sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)).label("done")
     totals = sa.select(ASSIGNMENT.c.annotator, done, sa.func.count().label("total")).group_by(ASSIGNMENT.c.annotator)
     counts = {row.annotator: (row.done or 0, row.total) for row in connection.execute(totals)}

@@ -4,7 +4,7 @@ and its verdict in plain sentences."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,16 @@ from prb.errors import BadInput, GateFailed, unknown
 from prb.hashing import draw
 from prb.runs import read_lines, write_json
 from prb.stats.agreement import (
+    AttentionCheck,
     Coefficient,
     Parity,
+    attention,
     cohen_kappa,
     dawid_skene,
     equivalence,
     fleiss_kappa,
     gwet_ac1,
+    inattentive,
     items_for_equivalence,
     items_for_share,
     krippendorff_alpha,
@@ -47,8 +50,6 @@ POOR = 2.5
 """An answer with a lower mean rating is poor."""
 GOOD_ALPHA = 0.667
 """Below this, Krippendorff (2004, Content Analysis) draws no conclusions at all."""
-MIN_CHECKS = 0.5
-"""Annotators who pass a smaller share of their attention checks are left out."""
 NAMED_ITEMS = 8
 HALF_WIDTH = 0.05
 """Precision of the preference share that a next study is planned for."""
@@ -215,9 +216,9 @@ def read_judgments(where: str) -> list[Judgment]:
 
 def summarize(rows: Sequence[Judgment], *, margin: float = 0.5, draws: int = 1000) -> AgreementSummary:
     """Everything `prb study agree` reports, as data."""
-    checks = attention(rows)
-    inattentive = sorted(a for a, (passed, asked) in checks.items() if passed < MIN_CHECKS * asked)
-    kept = [r for r in rows if not r.check and not r.skipped and r.annotator not in inattentive]
+    checks = attention(attention_checks(rows))
+    left_out = inattentive(attention_checks(rows))
+    kept = [r for r in rows if not r.check and not r.skipped and r.annotator not in left_out]
     unrevised = [r for r in kept if not r.revised]
     agreement = agreement_by_question(kept, unrevised, draws)
     preference = Preference(labeled_share(unrevised, "before"), labeled_share(kept, "after"))
@@ -231,7 +232,7 @@ def summarize(rows: Sequence[Judgment], *, margin: float = 0.5, draws: int = 100
             skipped=sum(bool(r.skipped) for r in rows if not r.check),
             revised=len(kept) - len(unrevised),
             rubric=not kept or any(r.rubric for r in kept),
-            left_out=inattentive,
+            left_out=left_out,
         ),
         agreement=agreement,
         preference=preference,
@@ -251,15 +252,10 @@ def summarize(rows: Sequence[Judgment], *, margin: float = 0.5, draws: int = 100
     )
 
 
-def attention(rows: Sequence[Judgment]) -> dict[str, tuple[int, int]]:
-    """Per annotator: checks passed, checks answered. Passed: the stray answer is not preferred and rated 1 or 2."""
-    counts: dict[str, tuple[int, int]] = {}
+def attention_checks(rows: Iterable[Judgment]) -> Iterator[AttentionCheck]:
     for row in rows:
         if row.check and row.before and not row.skipped:
-            passed, asked = counts.get(row.annotator, (0, 0))
-            good = row.before != "rejected" and row.ratings["rejected"]["relevance"] <= 2
-            counts[row.annotator] = passed + good, asked + 1
-    return counts
+            yield AttentionCheck(row.annotator, row.before, row.ratings["rejected"]["relevance"])
 
 
 def votes_matrix(
