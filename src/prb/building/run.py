@@ -44,6 +44,7 @@ from prb.building.stages import (
 )
 from prb.data.publish import HUB, CardText, convert, render, write_folder
 from prb.data.source import MemorySource
+from prb.errors import TooManyFailures
 from prb.grading import Answered
 from prb.grading.llm import LLMGrader
 from prb.llm import LLM, check_llm
@@ -97,9 +98,13 @@ def build(
 
 
 def check_failures(card: Mapping[str, Any], max_failed: float) -> None:
-    """Raise `TooManyFailures` if more than this share of the requests failed."""
-    failures, total = card["failures"], card["counts"]["requests"]
-    refuse_failures([share_problem("requests", sum(failures.values()), total, failures, max_failed)], max_failed)
+    """Raise `TooManyFailures` if more than this share of the requests failed, or if nothing was built."""
+    failures, counts = card["failures"], card["counts"]
+    problem = share_problem("requests", sum(failures.values()), counts["requests"], failures, max_failed)
+    refuse_failures([problem], max_failed)
+    if not counts["rows"] and not card["stopped_after"]:
+        gates = ", ".join(f"{gate} {n}" for gate, n in counts["rejected_by_gate"].items())
+        raise TooManyFailures(f"no pair was built; {counts['rejected']} rejected: {gates} (reasons in rejects.jsonl)")
 
 
 # --- the gates ---

@@ -257,6 +257,10 @@ def prices_of(spec: str) -> Prices:
     return Prices(prompt=prices[0], completion=prices[1])
 
 
+def _priced(spec: str) -> bool:
+    return not parse_llm(spec).options.keys().isdisjoint({"usd_in", "usd_out"})
+
+
 def make_llms(config: BuildConfig) -> dict[Role, LLM]:
     """One LLM per role; roles with the same spec share one."""
     llm_of = cache(make_llm)
@@ -264,8 +268,7 @@ def make_llms(config: BuildConfig) -> dict[Role, LLM]:
     for role in get_args(Role):
         spec = config.spec_of(role)
         llm = by_role[role] = llm_of(spec)
-        priced = parse_llm(spec).options.keys() & {"usd_in", "usd_out"}
-        if config.max_usd is not None and llm.remote and not priced:
+        if config.max_usd is not None and llm.remote and not _priced(spec):
             raise BadInput(f"--max-usd needs the prices of {spec!r}: add usd_in=…&usd_out=… (per million tokens)")
     return by_role
 
@@ -609,10 +612,12 @@ def estimate_cost(config: BuildConfig, records: Sequence[UserRecord]) -> dict[st
         "quality": (2 * n if "quality" in gates else 0, *judging),
         "blind": (2 * n if "blind-judge" in gates else 0, *judging),
     }
-    stages: dict[Stage, dict[str, float]] = {}
+    stages: dict[Stage, dict[str, float | None]] = {}
     for stage in STAGES[: STAGES.index(config.until) + 1 if config.until else None]:
         calls, prompt, reply = planned[stage]
         tokens_in = calls * (tokens_of(load("material")) + tokens_of(load(PROMPTS[stage])) + prompt)
-        usd = prices_of(config.spec_of(ROLES[stage])).cost(tokens_in, calls * reply)
+        spec = config.spec_of(ROLES[stage])
+        usd = prices_of(spec).cost(tokens_in, calls * reply) if _priced(spec) or not calls else None
         stages[stage] = {"calls": calls, "tokens_in": tokens_in, "tokens_out": calls * reply, "usd": usd}
-    return {"records": n, "stages": stages, "usd": sum(cost["usd"] for cost in stages.values())}
+    costs = [cost["usd"] for cost in stages.values()]
+    return {"records": n, "stages": stages, "usd": None if None in costs else sum(filter(None, costs))}

@@ -281,12 +281,15 @@ class BuiltBenchmark(Run):
         rows = []
         for stage, cost in self.summary["stages"].items():
             counts = [f"{cost[name]:,}" for name in ("calls", "tokens_in", "tokens_out")]
-            rows.append((stage, *counts, dollars(cost["usd"])))
-        rows.append(("total", "", "", "", dollars(self.summary["usd"])))
+            rows.append((stage, *counts, MISSING if cost["usd"] is None else dollars(cost["usd"])))
+        total = self.summary["usd"]
+        rows.append(("total", "", "", "", MISSING if total is None else dollars(total)))
         records = f"{self.summary['records']} records"
         title = f"{records}, if every reply can be parsed and every pair passes in its first round"
-        note = "Pairs that fail a gate are rewritten and cost more."
-        return [Table(title, ("stage", "calls", "tokens in", "tokens out", "cost"), tuple(rows), (note,))]
+        notes = ["Pairs that fail a gate are rewritten and cost more."]
+        if total is None:
+            notes.append("For the cost, add prices to the LLM: usd_in=…&usd_out=…, in dollars per million tokens.")
+        return [Table(title, ("stage", "calls", "tokens in", "tokens out", "cost"), tuple(rows), tuple(notes))]
 
     def lines(self) -> list[str]:
         if self.is_estimate:
@@ -349,7 +352,9 @@ class TrainedModel(Run):
         return lines + [f"{name}: {value}" for name, value in card["report"].items()]
 
     def footer(self) -> str:
-        return f"evaluate: prb evaluate --dataset {quote(self.dataset)} --model random --model {quote(self.spec)}"
+        data = Spec.parse(self.dataset)
+        unseen = data.name if "split" in data.options else self.dataset  # not the split that it was trained on
+        return f"evaluate: prb evaluate --dataset {quote(unseen)} --model random --model {quote(self.spec)}"
 
 
 # --- audit ---
