@@ -21,7 +21,7 @@ from torch import Tensor
 from prb.engine.cascade import input_device
 from prb.engine.chat import Chat, Text, Tokens, group_by_query
 from prb.engine.load import Checkpoint
-from prb.engine.states import RUN_ERRORS, Bundle, Sharing, States, bundle, forget_lengths, padded_inputs, whole_batches
+from prb.engine.states import RUN_ERRORS, Sharing, States, bundle, forget_lengths, padded_inputs, whole_batches
 from prb.errors import BadInput
 from prb.types import Ask, Failure
 from prb.work import halve_if_out_of_memory
@@ -66,21 +66,19 @@ class LastToken:
         self._states = States(body, checkpoint.budget) if self.sharing.prefixes else None
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
-        head, checkpoint, pad = self._head, self._checkpoint, self._pad
+        head, checkpoint = self._head, self._checkpoint
         if head is None:
 
             def read(output: Any, row: int, _: Text) -> Tensor:
                 return _row(output, row)
 
-            return run_whole(checkpoint, checkpoint.model, groups, read, self.sharing, pad=pad or 0)
-        if self._states is None:
+            return run_whole(checkpoint, checkpoint.model, groups, read, self.sharing, pad=self._pad or 0)
 
-            def read_state(output: Any, row: int, text: Text) -> Tensor:
-                return head(output.last_hidden_state[row, len(_without_padding(text.ids, pad)) - 1]).cpu()
+        def last_token(text: Text) -> tuple[int, int]:
+            end = len(_without_padding(text.ids, self._pad))
+            return end - 1, end
 
-            return run_whole(checkpoint, checkpoint.body, groups, read_state, self.sharing)
-        bundles = [bundle_texts(group, lambda text: _without_padding(text.ids, pad)) for group in groups]
-        return self._states.run(bundles, lambda states, *_: head(states[-1]))
+        return run_states(checkpoint, checkpoint.body, self._states, groups, last_token, lambda s, _: head(s[-1]))
 
 
 class OwnForwardPass:
@@ -159,12 +157,6 @@ def fp32_head(module: torch.nn.Module) -> Head:
     return lambda states: exact(states.to(parameters[0].device).float())
 
 
-def bundle_texts(group: Sequence[Text], read: Callable[[Text], Tokens]) -> Bundle:
-    """What is read of texts that share a query. Prefixes end where answers begin, even when there is only one: another
-    answer to the same query may follow."""
-    return bundle([read(text) for text in group], at_most=min(text.start for text in group))
-
-
 def _without_padding(ids: Tokens, pad: int | None) -> Tokens:
     """Up to the rightmost token that is not the padding token; a causal state does not see what comes after."""
     end = len(ids)
@@ -177,11 +169,27 @@ Span = Callable[[Text], tuple[int, int]]
 """From which position of a text to which states are read."""
 
 
-def run_shared(
-    states: States, groups: Sequence[Sequence[Text]], span: Span, read: Callable[[Tensor, Text], T]
+def run_states(
+    checkpoint: Checkpoint,
+    body: Any,
+    states: States | None,
+    groups: Sequence[Sequence[Text]],
+    span: Span,
+    read: Callable[[Tensor, Text], T],
 ) -> list[list[T]]:
-    """`read(states, text)` of each text, whose beginning it shares with the others of its group."""
-    bundles = [bundle_texts(group, lambda text: text.ids[: text.end]) for group in groups]
+    """`read(states in the span, text)` of each text; what the texts of a group begin with is read once if there are
+    `states`, else each is read whole."""
+    if states is None:
+
+        def whole(output: Any, row: int, text: Text) -> T:
+            return read(output.last_hidden_state[(row, slice(*span(text)))], text)
+
+        return run_whole(checkpoint, body, groups, whole, checkpoint.sharing)
+    # prefixes end where answers begin, even when there is only one: another answer to the same query may follow
+    bundles = [
+        bundle([text.ids[: span(text)[1]] for text in group], at_most=min(text.start for text in group))
+        for group in groups
+    ]
 
     def reduce(suffix: Tensor, row: int, k: int) -> T:
         text, before = groups[row][k], len(bundles[row].prefix) - 1  # suffix[0] is the prefix's last token
@@ -203,21 +211,24 @@ class AnswerLogp:
 
         def span(text: Text) -> tuple[int, int]:
             """The state before a token predicts it; nothing comes before the very first one of a text."""
-            return max(1, text.start) - 1, text.end - 1
+            return max(1, text.start) - 1, text.end
 
         def value(logits: Tensor, text: Text) -> Tensor:
-            first, end = span(text)
-            index = torch.tensor(list(text.ids[first + 1 : end + 1]), device=logits.device)
+            index = torch.tensor(list(text.ids[max(1, text.start) : text.end]), device=logits.device)
             return torch.log_softmax(logits.float(), dim=-1).gather(1, index[:, None]).sum()
 
         if self._states is None:
 
-            def read(output: Any, row: int, text: Text) -> Tensor:
-                return value(output.logits[(row, slice(*span(text)))], text)
+            def whole(output: Any, row: int, text: Text) -> Tensor:
+                return value(output.logits[(row, slice(*span(text)))][:-1], text)
 
-            rows = run_whole(checkpoint, model, groups, read, self.sharing)
+            rows = run_whole(checkpoint, model, groups, whole, self.sharing)
         else:
-            rows = run_shared(self._states, groups, span, lambda states, t: value(output_logits(model, states), t))
+
+            def read(states: Tensor, text: Text) -> Tensor:
+                return value(output_logits(model, states[:-1]), text)
+
+            rows = run_states(checkpoint, checkpoint.body, self._states, groups, span, read)
         return [[float(logp) for logp in row] for row in rows]
 
 
@@ -325,12 +336,5 @@ class HiddenStates:
         def pool(states: Tensor, _: Text) -> Tensor:
             return states[-1].float() if self._pool == "last" else states.float().mean(dim=0)
 
-        if self._states is None:
-
-            def read(output: Any, row: int, text: Text) -> Tensor:
-                return pool(output.last_hidden_state[row, text.start : text.end], text)
-
-            rows = run_whole(checkpoint, self._body, groups, read, checkpoint.sharing)
-        else:
-            rows = run_shared(self._states, groups, lambda text: (text.start, text.end), pool)
+        rows = run_states(checkpoint, self._body, self._states, groups, lambda text: (text.start, text.end), pool)
         return [[np.array(pooled.cpu().numpy(), dtype=np.float32) for pooled in row] for row in rows]
