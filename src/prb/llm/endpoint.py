@@ -76,16 +76,6 @@ def read_address(url: str, use: str) -> tuple[str, bool]:
     return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}", remote
 
 
-def read_key(name: str, *, needed: bool, use: str) -> str:
-    key = os.environ.get(name, "").strip()
-    if needed and not key:
-        raise BadInput(f"{use}: {name} is not set; it must hold the key (any text if the server checks none)")
-    if not re.fullmatch(r"[!-~]*", key):
-        raise BadInput(f"{use}: the key in {name} contains invalid characters; copy it again")
-    remember_secret(key)
-    return key
-
-
 def clean(text: str) -> str:
     """One line of at most 200 characters without secrets."""
     return " ".join(redact(text).split())[:200]
@@ -213,7 +203,12 @@ class Client:
         except ImportError:
             raise MissingExtra("an endpoint", "api") from None
         self._httpx: Any = httpx
-        key = read_key(key_env, needed=key_needed or self.remote, use=use) if key_env else ""
+        key = os.environ.get(key_env, "").strip() if key_env else ""
+        if key_env and not key and (key_needed or self.remote):
+            raise BadInput(f"{use}: {key_env} is not set; it must hold the key (any text if the server checks none)")
+        if not re.fullmatch(r"[!-~]*", key):
+            raise BadInput(f"{use}: the key in {key_env} contains invalid characters; copy it again")
+        remember_secret(key)
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._concurrency, self._retries = concurrency, retries
         self._process = 0

@@ -50,8 +50,6 @@ class Collaborative(Method):
     prior: Positive = 3.0
     """Penalty on the squared factors of users and items."""
 
-    from_votes = True
-
 
 class Ratings(NamedTuple):
     """Votes as columns."""
