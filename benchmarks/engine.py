@@ -130,7 +130,8 @@ def loop_time(body: Any, sequences: Sequence[Sequence[int]], number: int) -> flo
 
 
 def line(loaded: Checkpoint, bundles: Sequence[Bundle], answers: int, rounds: Sequence[Round]) -> str:
-    bound = sum(b.repeated for b in bundles) / sum(b.unique for b in bundles)
+    repeated = sum(len(b.prefix) + len(suffix) for b in bundles for suffix in b.suffixes)
+    bound = repeated / sum(map(tokens_once, bundles))
     needed = sum(flops(loaded.model.base_model, b) for b in bundles)
     speed_up = statistics.median(each.loop / each.engine for each in rounds)
     cells = [
@@ -144,13 +145,17 @@ def line(loaded: Checkpoint, bundles: Sequence[Bundle], answers: int, rounds: Se
     return "| " + " | ".join(cells) + " |"
 
 
+def tokens_once(b: Bundle) -> int:
+    return len(b.prefix) + sum(map(len, b.suffixes))
+
+
 def flops(body: Any, b: Bundle) -> float:
     """Of the linear layers for each token once, and of attention for each pair of a token and one it sees."""
     config = body.config
     weights = sum(p.numel() for name, p in body.named_parameters() if "embed" not in name)
     pairs = len(b.prefix) ** 2 / 2 + sum(len(s) * len(b.prefix) + len(s) ** 2 / 2 for s in b.suffixes)
     attention = pairs * config.num_hidden_layers * config.num_attention_heads * config.head_dim
-    return float(2 * weights * b.unique + 4 * attention)
+    return float(2 * weights * tokens_once(b) + 4 * attention)
 
 
 @torch.inference_mode()

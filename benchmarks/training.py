@@ -154,7 +154,7 @@ def mirror(method: str, progress: Progress) -> dict[str, Any]:
     """Settings by cross-validation over the train couples, one look at the test couples."""
     train, test = (rows_of("mirror", part, FEATURES, progress, method) for part in ("train", "test"))
     learning = Learning(epochs=30)
-    tried = sweep([SETTINGS[method]], train, train.readable, learning, progress=progress)
+    tried = sweep(SETTINGS[method], train, train.readable, learning, progress=progress)
     best = tried[0]
     chosen = Learning(l2=best.l2, epochs=max(1, best.epochs))
     head = learn(best.method, train, train.readable, train.readable[:0], chosen).head

@@ -93,7 +93,6 @@ BON_WORDS = "bon --policy words/x --grader marks --n 4 --history both?ranker=rec
                 "run: ",
             ],
         ),
-        ("build --input @records --llm scripted/no", "card.json", ["0 rows of 0 users", "2 rejected: rubric 2"]),
         ("correlate @table --measure ndcg spearman", "correlation.json", ["0.918", "does not predict bon sign"]),
         ("train light --dataset @users", "card.json", ["light: fitted on", "evaluate: prb evaluate --dataset "]),
     ],
@@ -108,6 +107,13 @@ def test_a_verb_prints_its_result_and_as_json_the_content_of_its_file(
     again = prb(*filled(words, files), "--out", "out", "--json", "--quiet")
     assert again.json == json.loads(Path("out", file).read_bytes())
     assert again.err == ""
+
+
+def test_a_build_of_nothing_fails_and_says_why(prb: Prb, files: Files) -> None:
+    said = prb(*filled("build --input @records --llm scripted/no", files), "--out", "out")
+    assert said.code == 1
+    assert "0 rows of 0 users" in said.out
+    assert said.err.endswith("prb: no pair was built; 2 rejected: rubric 2 (reasons in rejects.jsonl)\n")
 
 
 @pytest.mark.parametrize(

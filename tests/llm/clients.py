@@ -1,10 +1,10 @@
-"""What the tests of the openai back end have in common."""
+"""What the tests of the back ends have in common."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from prb.llm import Completion, Request, Sampling
+from prb.llm import LLM, Completion, Request, Sampling
 from prb.llm.endpoint import Endpoint
 from prb.types import Failure, Turn
 from tests.llm.server import Server
@@ -26,3 +26,13 @@ def one(llm: Endpoint, **sampling: Any) -> Completion | Failure:
 def text(result: Completion | Failure) -> str:
     assert isinstance(result, Completion), result
     return result.text
+
+
+def ask_once(text: str, **sampling: Any) -> Request:
+    return Request((Turn("user", text),), Sampling(**{"max_tokens": 12, **sampling}))
+
+
+def said(llm: LLM, request: Request) -> Completion:
+    (completion,) = llm.complete([request])
+    assert isinstance(completion, Completion), completion
+    return completion

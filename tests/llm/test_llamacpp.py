@@ -12,23 +12,21 @@ import pytest
 from prb.errors import BadInput, BadSpec
 from prb.llm import LLM, Completion, Request, Sampling, llamacpp, make_llm
 from prb.llm.llamacpp import BLOCK
-from prb.types import Failure, Turn
+from prb.types import Turn
 from prb.weights import file_sha256, here
 from tests.llm import tiny
+from tests.llm.clients import ask_once as ask
+from tests.llm.clients import said
 
 pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
 pytest.importorskip("gguf", reason="needs the torch extra, to build a tiny GGUF")
 
-TURNS = (
-    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}[go]{% endif %}"
-)
 needs_smollm2 = pytest.mark.skipif(here("smollm2") == "no", reason="needs SmolLM2: prb models pull smollm2")
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", template=TURNS)
+    return tiny.gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", template=tiny.TURNS)
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +37,6 @@ def llm(path: Path) -> LLM:
 @pytest.fixture(scope="module")
 def smollm2() -> LLM:
     return make_llm("llamacpp/smollm2?threads=1&context=512")
-
-
-def ask(text: str, **sampling: Any) -> Request:
-    return Request((Turn("user", text),), Sampling(**{"max_tokens": 8, **sampling}))
-
-
-def said(llm: LLM, request: Request) -> Completion:
-    (completion,) = llm.complete([request])
-    assert isinstance(completion, Completion), completion
-    return completion
 
 
 def test_the_chat_template_of_the_file_is_used_once_with_one_first_token(llm: LLM) -> None:
@@ -113,12 +101,6 @@ def test_smollm2_answers(smollm2: LLM) -> None:
     assert next(iter(reply.first)) == " Paris"
 
 
-def test_a_seed_repeats_its_draw_and_another_draws_anew(llm: LLM) -> None:
-    texts = [said(llm, ask("hi", temperature=1.0, seed=seed)).text for seed in (-1, -1, 2, 3, 4)]
-    assert texts[0] == texts[1], "-1 would mean a new one each time"
-    assert len(set(texts)) > 2
-
-
 def test_unlikely_tokens_are_drawn_too(llm: LLM) -> None:
     """Filters that llama.cpp applies unasked, such as top-k 40, would leave fewer."""
     requests = [ask("hi", temperature=50.0, seed=seed, max_tokens=1, top_logprobs=1) for seed in range(150)]
@@ -132,39 +114,12 @@ def test_temperature_comes_before_top_p(llm: LLM) -> None:
     assert len({reply.text for reply in llm.complete(requests) if isinstance(reply, Completion)}) > 20
 
 
-def test_a_stop_string_is_cut_with_all_behind_it(llm: LLM) -> None:
-    whole = said(llm, ask("hi"))
-    stop = whole.text[4:6]
-    cut = said(llm, ask("hi", stop=("never said", stop)))
-    assert cut.text == whole.text[: whole.text.index(stop)]
-    assert (whole.truncated, cut.truncated) == (True, False)
-
-
 def test_log_probabilities_are_of_the_first_token_and_before_temperature(llm: LLM) -> None:
     cold, hot = (said(llm, ask("hi", temperature=t, top_logprobs=4, seed=1)).first for t in (0.0, 0.2))
     assert cold == hot
     assert len(cold) == 4
     assert list(cold.values()) == sorted(cold.values(), reverse=True)
     assert said(llm, ask("hi")).first == {}
-
-
-def test_a_prompt_over_the_context_is_a_failure_and_its_neighbour_is_not(llm: LLM) -> None:
-    good, bad = llm.complete([ask("hi"), ask("hi" * 300)])
-    assert good == said(llm, ask("hi"))
-    assert bad == Failure("prompt longer than the context", "612 tokens, context 256")
-
-
-def test_an_empty_chat_and_half_a_character_are_failures(llm: LLM) -> None:
-    for request in (Request(()), ask("\ud800")):
-        (failure,) = llm.complete([request])
-        assert isinstance(failure, Failure)
-
-
-def test_an_answer_that_was_begun_is_continued(llm: LLM) -> None:
-    begun = Request((Turn("user", "hi"), Turn("assistant", "well")), Sampling(max_tokens=4))
-    reply = said(llm, begun)
-    assert reply.prompt_tokens > said(llm, ask("hi")).prompt_tokens
-    assert "well" not in reply.text
 
 
 def test_it_prints_nothing(path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,10 @@ CHATML = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+TURNS = (
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[go]{% endif %}"
+)
 TEXTS = [
     "the quick brown fox jumps over the lazy dog",
     "name a colour and say why you like it",

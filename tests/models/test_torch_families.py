@@ -11,7 +11,7 @@ import pytest
 from prb.engine.states import Bundle, States
 from prb.errors import BadInput, BadSpec
 from prb.models import MODELS
-from prb.models.classifier import CATALOGUE, log_odds_of_last, quirk_of, reward_of
+from prb.models.classifier import CATALOGUE, quirk_of, reward_of
 from prb.prompts import render
 from prb.types import Ask, Failure, Post, Query, Reward
 from tests import tiny
@@ -176,7 +176,7 @@ def test_a_text_that_does_not_fit_on_the_device_is_a_failure_and_the_others_are_
     read, sizes = States.run, []
 
     def small(self: States, bundles: list[Bundle], reduce: Any) -> Any:
-        sizes.append(sum(b.repeated for b in bundles))
+        sizes.append(sum(len(b.prefix) + len(suffix) for b in bundles for suffix in b.suffixes))
         if sum(len(b.suffixes) for b in bundles) > 1 or any(len(s) > 40 for b in bundles for s in b.suffixes):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return read(self, bundles, reduce)
@@ -199,4 +199,4 @@ def test_a_checkpoint_that_is_not_there_is_one_clear_line(tmp_path: Path) -> Non
 def test_a_logit_that_is_not_there_is_bad_input() -> None:
     with pytest.raises(BadInput, match="the head has 2"):
         reward_of([0.1, 0.2], 5)
-    assert log_odds_of_last([0.0, 0.0]) == 0.0
+    assert reward_of([0.0, 0.0], "auto") == 0.0

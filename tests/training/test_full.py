@@ -21,7 +21,7 @@ from prb.progress import Silent
 from prb.prompts import render
 from prb.runs import Finished, read_json, read_object
 from prb.training.config import FullConfig
-from prb.training.full import ABOUT, texts_of, token_columns, tokenized, write_rows
+from prb.training.full import ABOUT, Texts, token_columns, tokenized, write_rows
 from prb.training.run import train
 from prb.types import Ask, Failure, Pair, Query
 from tests import tiny
@@ -152,9 +152,8 @@ def test_condition_and_history_decide_what_the_prompt_shows(
 
 
 def test_dpo_learns_from_the_answers_own_tokens(tokenizer: Any) -> None:
-    texts = texts_of(Chat(tokenizer), Query(question="best bread?"), (GOOD, GOOD + " day"), 512)
-    assert not isinstance(texts, Failure)
-    row = token_columns("dpo", texts)
+    texts = Chat(tokenizer).texts(Query(question="best bread?"), (GOOD, GOOD + " day"))
+    row = token_columns("dpo", Texts(*texts, cut=0))
     assert tokenizer.decode(row["prompt_ids"]) == "<s><|user|>\nbest bread?<|end|>\n<|assistant|>\n"
     assert tokenizer.decode(row["chosen_ids"]) == GOOD
     assert tokenizer.decode(row["rejected_ids"]) == GOOD + " day"

@@ -15,11 +15,8 @@ from hypothesis import strategies as st
 from prb.data.load import training_split
 from prb.data.source import MemorySource
 from prb.errors import BadInput, PrbError
-from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.run import evaluate
 from prb.models.personal.features import make_features
 from prb.models.personal.methods import METHODS
-from prb.training.config import TrainConfig
 from prb.training.learning import (
     Learned,
     Learning,
@@ -34,7 +31,6 @@ from prb.training.learning import (
     split_off,
     user_batches,
 )
-from prb.training.run import train
 from tests.conftest import make_row
 from tests.training.synthetic import conflicting_users, rows_of_twelve
 
@@ -188,22 +184,3 @@ def test_a_user_gives_half_of_the_rows_as_support_and_eight_at_most() -> None:
     assert {n: int((user[shown] == n).sum()) for n in (4, 2, 7)} == {4: 0, 2: 2, 7: 8}
     assert sorted([*shown, *rest]) == list(range(26))
     assert first_rows(user, 3)[0].tolist() == [0, 1, 2, 3, 6, 7, 8]
-
-
-WORLD = "simulate?persons=600&seed=3"
-
-
-@pytest.mark.slow
-def test_past_choices_are_worth_as_much_as_labeled_pairs_and_somebody_elses_nothing(tmp_path: Path) -> None:
-    train(TrainConfig(method="lore", dataset=WORLD, out=tmp_path / "head", quiet=True))
-    config = EvaluateConfig(
-        dataset=f"{WORLD}&posts=0&choices=8",
-        model=(f"lore:=personal?path={tmp_path / 'head'}",),
-        condition=("none", "profile", "shuffled"),
-        out=tmp_path / "run",
-    )
-    results = {row["condition"]: row["accuracy"] for row in evaluate(config).summary["results"]}
-    assert results["profile"]["low"] > 0.65
-    for condition in ("none", "shuffled"):
-        assert results[condition]["low"] < 0.55
-        assert results[condition]["high"] < results["profile"]["low"]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -52,13 +51,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, scale: float, causal: b
     return Partial(out, lse[:, :, : query.shape[2]].float())  # some kernels round the number of rows up
 
 
-def attend_folded(query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Partial:
-    """As `attend` without a mask, with the heads that share a key folded into its rows: keys are never repeated."""
-    batch, heads, rows, size = query.shape
-    out, lse = attend(query.reshape(batch, key.shape[1], -1, size), key, value, scale=scale)
-    return Partial(out.reshape(batch, heads, rows, -1), lse.reshape(batch, heads, rows))
-
-
 def merge(one: Partial, other: Partial) -> Tensor:
     """Attention to the keys of both, in fp32."""
     weight = torch.sigmoid(other.lse - one.lse).unsqueeze(-1)
@@ -67,7 +59,7 @@ def merge(one: Partial, other: Partial) -> Tensor:
 
 def plain(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Partial:
     """Matrix products, for what no kernel computes."""
-    key, value = (_repeated(part, query.shape[1]).float() for part in (key, value))
+    key, value = (part.float() for part in _repeated(key, value, query.shape[1]))
     batch, heads, rows, _ = query.shape
     step = max(1, SCORES // (batch * heads * key.shape[2]))
     outs, sums = [], []
@@ -81,28 +73,23 @@ def plain(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool)
     return Partial(torch.cat(outs, dim=2).to(query.dtype), torch.cat(sums, dim=2))
 
 
-def _repeated(part: Tensor, heads: int) -> Tensor:
-    return part if part.shape[1] == heads else part.repeat_interleave(heads // part.shape[1], dim=1)
+def _repeated(key: Tensor, value: Tensor, heads: int) -> list[Tensor]:
+    parts = (key, value)
+    return [part if part.shape[1] == heads else part.repeat_interleave(heads // part.shape[1], dim=1) for part in parts]
 
 
-def _cpu_flash(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Any:
-    flash: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return flash(query, key, value, 0.0, causal, scale=scale)
-
-
-def _gpu_flash(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Any:
-    flash: Any = torch.ops.aten._scaled_dot_product_flash_attention
-    key, value = _repeated(key, query.shape[1]), _repeated(value, query.shape[1])
-    return flash(query, key, value, 0.0, causal, False, scale=scale)
-
-
-def _gpu_efficient(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Any:
-    efficient: Any = torch.ops.aten._scaled_dot_product_efficient_attention
-    key, value = _repeated(key, query.shape[1]), _repeated(value, query.shape[1])
-    return efficient(query, key, value, None, True, 0.0, causal, scale=scale)
-
-
-KERNELS: dict[str, tuple[Kernel, ...]] = {"cpu": (_cpu_flash,), "cuda": (_gpu_flash, _gpu_efficient)}
+ATEN: Any = torch.ops.aten
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "cpu": (lambda q, k, v, s, c: ATEN._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, c, scale=s),),
+    "cuda": (
+        lambda q, k, v, s, c: ATEN._scaled_dot_product_flash_attention(
+            q, *_repeated(k, v, q.shape[1]), 0.0, c, False, scale=s
+        ),
+        lambda q, k, v, s, c: ATEN._scaled_dot_product_efficient_attention(
+            q, *_repeated(k, v, q.shape[1]), None, True, 0.0, c, scale=s
+        ),
+    ),
+}
 """By device, the fastest first."""
 
 
@@ -191,7 +178,10 @@ class Row:
             lse[places[real]] = within.lse.transpose(1, 2)[real]
         for start, end, after in self._followers:
             a, b = self.spans[after]
-            shared = attend_folded(query[:, :, start:end], key[:, :, a:b], value[:, :, a:b], scale=scale)
+            # the heads that share a key are folded into its rows, so that keys are never repeated
+            folded = query[:, :, start:end].reshape(1, key.shape[1], -1, query.shape[3])
+            shared = attend(folded, key[:, :, a:b], value[:, :, a:b], scale=scale)
+            shared = Partial(*(part.reshape(1, heads, end - start, *part.shape[3:]) for part in shared))
             within = Partial(out[None, start:end].transpose(1, 2), lse[None, start:end].transpose(1, 2))
             out[start:end] = merge(within, shared)[0].transpose(0, 1)
         return out[None]
@@ -232,12 +222,8 @@ def _attention(
     return row.attend(query, key, value, query.shape[3] ** -0.5 if scale is None else scale), None
 
 
-def _mask(**options: Any) -> Tensor | None:
-    return None if _ROW.get() else eager_mask(**options)
-
-
 AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, _mask)
+AttentionMaskInterface.register(NAME, lambda **options: None if _ROW.get() else eager_mask(**options))
 
 
 def input_device(model: Any) -> torch.device:
@@ -276,26 +262,18 @@ class Cascade:
     def read(self, pieces: Sequence[Piece]) -> list[Tensor]:
         """The states of each piece; `Unsuited` if this model attends otherwise."""
         row = Row(pieces, input_device(self._model))
-        active = _ROW.set(row)
-        try:
-            with self._switched_on():
-                output = self._body(input_ids=row.ids, position_ids=row.positions, use_cache=False)
-        except (KeyError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
-            raise Unsuited(str(error)) from error
-        finally:
-            _ROW.reset(active)
-        if row.calls != self._layers:
-            raise Unsuited(f"{row.calls} of {self._layers} layers attend through transformers' interface")
-        return [output.last_hidden_state[0, a:b] for a, b in row.spans]
-
-    @contextmanager
-    def _switched_on(self) -> Iterator[None]:
         with self._lock:
-            before = [config._attn_implementation for config in self._configs]
+            active, before = _ROW.set(row), [config._attn_implementation for config in self._configs]
             try:
                 for config in self._configs:
                     config._attn_implementation = NAME
-                yield
+                output = self._body(input_ids=row.ids, position_ids=row.positions, use_cache=False)
+            except (KeyError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+                raise Unsuited(str(error)) from error
             finally:
                 for config, name in zip(self._configs, before, strict=True):
                     config._attn_implementation = name
+                _ROW.reset(active)
+        if row.calls != self._layers:
+            raise Unsuited(f"{row.calls} of {self._layers} layers attend through transformers' interface")
+        return [output.last_hidden_state[0, a:b] for a, b in row.spans]

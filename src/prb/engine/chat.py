@@ -8,7 +8,6 @@ judged on the same ground.
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 from prb.cache import Memo
 from prb.prompts import chat, flat
 from prb.types import Ask, Failure, Query, Reward, Turn
-from prb.work import halve_if_out_of_memory
+from prb.work import checked_reward, halve_if_out_of_memory
 
 Tokens = Sequence[int]
 
@@ -275,8 +274,13 @@ class AnswerScorer:
         groups = list(group_by_query(asks, self._reader, self._limit))
         texts = [(n, text) for n, group in enumerate(groups) for text in group.texts]
         keys = [(text.start, text.end, *text.ids) for _, text in texts]
-        compute = partial(halve_if_out_of_memory, self._compute_texts)
-        values = iter(Memo[float](capacity=0).map(compute, texts, keys))
+
+        def compute(texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
+            """Texts of one query come next to each other, so that they share its prefix."""
+            together = [[text for _, text in same] for _, same in groupby(texts, itemgetter(0))]
+            return [checked_reward(value) for row in self._compute(together) for value in row]
+
+        values = iter(Memo[float](capacity=0).map(partial(halve_if_out_of_memory, compute), texts, keys))
         results: dict[int, float | Failure] = {}
         for group in groups:
             if group.failure:
@@ -288,11 +292,3 @@ class AnswerScorer:
                     value = Reward(value, tokens=len(text.ids), spoken=text.end - text.start, cut=group.cut)
                 results[position] = value
         return [results[position] for position in range(len(asks))]
-
-    def _compute_texts(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
-        """Texts of one query come next to each other, so that they share its prefix."""
-        groups = [[text for _, text in same] for _, same in groupby(texts, itemgetter(0))]
-        values = [value for row in self._compute(groups) for value in row]
-        return [
-            v if isinstance(v, Failure) or math.isfinite(v) else Failure("not a finite number", str(v)) for v in values
-        ]

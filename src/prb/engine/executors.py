@@ -241,7 +241,14 @@ class RayExecutor:
         """A stand-in; or the object itself, if none of its methods works batch by batch."""
         if not self._ray.is_initialized():
             self._connect()
-        count = self._count()
+        resources = self._ray.cluster_resources()
+        needs = [(resources.get("CPU", 0), self._cpus), (resources.get("GPU", 0), self._gpus)]
+        fitting = min(math.floor(available / needed + 1e-9) for available, needed in needs if needed)
+        if not fitting and (self._requested is None or not self._address):
+            have = f"{resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs"
+            hint = "; say actors=N if it will grow" if self._address else ""
+            asked = f"cpus={self._cpus:g}&gpus={self._gpus:g}"
+            raise BadInput(f"engine ray: {asked} does not fit the cluster, which has {have}{hint}")
         try:
             packed = self._ray.cloudpickle.dumps(make)
         except Exception as error:  # whatever an object of others does when it is pickled
@@ -256,7 +263,8 @@ class RayExecutor:
             max_task_retries=self._retries,
             scheduling_strategy="SPREAD",
         )
-        self._actors = [remote.remote(packed, name, str(Path.cwd()), environment) for _ in range(count)]
+        count, folder = self._requested or fitting, str(Path.cwd())
+        self._actors = [remote.remote(packed, name, folder, environment) for _ in range(count)]
         replicas = Replicas(self._ray, self._actors, name)
         return StandIn(replicas) if replicas.info.methods else make()  # type: ignore[return-value]
 
@@ -305,15 +313,3 @@ class RayExecutor:
             raise PrbError(f"engine ray: no Ray {where}: {first_line(error)}") from None
         if before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray's own handler prints its stack and hides why we stopped
-
-    def _count(self) -> int:
-        """How many replicas there will be."""
-        resources = self._ray.cluster_resources()
-        needs = [(resources.get("CPU", 0), self._cpus), (resources.get("GPU", 0), self._gpus)]
-        fitting = min(math.floor(available / needed + 1e-9) for available, needed in needs if needed)
-        if not fitting and (self._requested is None or not self._address):
-            have = f"{resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs"
-            hint = "; say actors=N if it will grow" if self._address else ""
-            asked = f"cpus={self._cpus:g}&gpus={self._gpus:g}"
-            raise BadInput(f"engine ray: {asked} does not fit the cluster, which has {have}{hint}")
-        return self._requested or fitting

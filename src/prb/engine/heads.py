@@ -21,7 +21,7 @@ from torch import Tensor
 from prb.engine.cascade import input_device
 from prb.engine.chat import Chat, Text, Tokens, group_by_query
 from prb.engine.load import Checkpoint
-from prb.engine.states import RUN_ERRORS, Bundle, Sharing, States, bundle, forget_lengths, padded_inputs, whole_batches
+from prb.engine.states import RUN_ERRORS, Sharing, States, bundle, forget_lengths, padded_inputs, whole_batches
 from prb.errors import BadInput
 from prb.types import Ask, Failure
 from prb.work import halve_if_out_of_memory
@@ -37,21 +37,33 @@ AGREEMENT = 8
 class LastToken:
     """A reward head on the last token that is not padding, as transformers defines it."""
 
+    @torch.inference_mode()
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        self._pad = checkpoint.model.config.get_text_config().pad_token_id
-        expected = self._model_logits(checkpoint.probe_tokens)
+        self._checkpoint, self.sharing = checkpoint, checkpoint.sharing
+        model, body, tokens = checkpoint.model, checkpoint.body, checkpoint.probe_tokens
+        self._pad = model.config.get_text_config().pad_token_id
+        try:
+            expected = _row(model(**padded_inputs([tokens], input_device(model))), 0)
+        except (AttributeError, IndexError) as error:
+            raise BadInput(f"its forward pass gives no logits for a text ({type(error).__name__}: {error})") from None
         self.outputs = len(expected)
         """How many numbers the model gives for a text."""
-        self._head = self._verified_head(expected)
-        self.custom = self._head is None and not type(checkpoint.model).__module__.startswith("transformers.")
+        self._head: Head | None = None
+        """The model's `score`, computed in 32 bits, if it gives what the model itself gives."""
+        module = getattr(model, "score", None)
+        with suppress(*RUN_ERRORS):
+            if body is not None and isinstance(module, torch.nn.Module):
+                head = fp32_head(module)
+                inputs = padded_inputs([_without_padding(tokens, self._pad)], input_device(body))
+                states = body(**inputs).last_hidden_state[0]
+                self._head = head if agree(head(states[-1]).cpu(), expected, states.dtype) else None
+        self.custom = self._head is None and not type(model).__module__.startswith("transformers.")
         """Whether rewards come from a forward pass that is code of the checkpoint."""
-        self.sharing = checkpoint.sharing
         if self._head is None:
             why = "its forward pass is not a head on its last state" if self.sharing.prefixes else self.sharing.why
             # unknown code may treat padding in its own way
             self.sharing = Sharing(False, padding=self.sharing.padding and not self.custom, why=why)
-        self._states = States(checkpoint.body, checkpoint.budget) if self.sharing.prefixes else None
+        self._states = States(body, checkpoint.budget) if self.sharing.prefixes else None
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
         head, checkpoint = self._head, self._checkpoint
@@ -61,63 +73,31 @@ class LastToken:
                 return _row(output, row)
 
             return run_whole(checkpoint, checkpoint.model, groups, read, self.sharing, pad=self._pad or 0)
-        if self._states is None:
 
-            def read_state(output: Any, row: int, text: Text) -> Tensor:
-                return head(output.last_hidden_state[row, len(_without_padding(text.ids, self._pad)) - 1]).cpu()
+        def last_token(text: Text) -> tuple[int, int]:
+            end = len(_without_padding(text.ids, self._pad))
+            return end - 1, end
 
-            return run_whole(checkpoint, checkpoint.body, groups, read_state, self.sharing)
-        bundles = [bundle_texts(group, lambda text: _without_padding(text.ids, self._pad)) for group in groups]
-        return self._states.run(bundles, lambda states, *_: head(states[-1]))
-
-    @torch.inference_mode()
-    def _model_logits(self, tokens: Tokens) -> Tensor:
-        model = self._checkpoint.model
-        try:
-            return _row(model(**padded_inputs([tokens], input_device(model))), 0)
-        except (AttributeError, IndexError) as error:
-            raise BadInput(f"its forward pass gives no logits for a text ({type(error).__name__}: {error})") from None
-
-    @torch.inference_mode()
-    def _verified_head(self, expected: Tensor) -> Head | None:
-        """The model's `score`, computed in 32 bits, if it gives what the model itself gives."""
-        module, body = getattr(self._checkpoint.model, "score", None), self._checkpoint.body
-        if body is None or not isinstance(module, torch.nn.Module):
-            return None
-        tokens = _without_padding(self._checkpoint.probe_tokens, self._pad)
-        try:
-            head = fp32_head(module)
-            states = body(**padded_inputs([tokens], input_device(body))).last_hidden_state[0]
-            return head if agree(head(states[-1]).cpu(), expected, states.dtype) else None
-        except RUN_ERRORS:
-            return None
+        return run_states(checkpoint, checkpoint.body, self._states, groups, last_token, lambda s, _: head(s[-1]))
 
 
-class OutputScore:
-    """Checkpoints with code of their own that put the reward into the output's `score`."""
+class OwnForwardPass:
+    """Rewards that only the model's own forward pass gives: the `score` that checkpoints with code of their own put
+    into the output, or, of causal models, the next-token logit of token 0 after the whole dialogue."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        # unknown code may treat padding in its own way, so only inputs of equal length share a batch
-        self.sharing = Sharing(False, padding=False, why="the reward is the `score` of its own forward pass")
-
-    def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
-        def read(output: Any, row: int, _: Text) -> Tensor:
-            return output.score[row].float().cpu().reshape(-1)  # type: ignore[no-any-return]
-
-        return run_whole(self._checkpoint, self._checkpoint.model, groups, read, self.sharing)
-
-
-class FirstLogit:
-    """Causal models whose next-token logit of token 0, after the whole dialogue, is the reward."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        self.sharing = replace(checkpoint.sharing, prefixes=False, why="the reward is a logit of its own forward pass")
+    def __init__(self, checkpoint: Checkpoint, read: Literal["score", "first-logit"]) -> None:
+        self._checkpoint, self._read = checkpoint, read
+        if read == "score":
+            # unknown code may treat padding in its own way, so only inputs of equal length share a batch
+            self.sharing = Sharing(False, padding=False, why="the reward is the `score` of its own forward pass")
+        else:
+            why = "the reward is a logit of its own forward pass"
+            self.sharing = replace(checkpoint.sharing, prefixes=False, why=why)
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
         def read(output: Any, row: int, text: Text) -> Tensor:
-            return output.logits[row, len(text.ids) - 1, :1].float().cpu()  # type: ignore[no-any-return]
+            value = output.score[row] if self._read == "score" else output.logits[row, len(text.ids) - 1, 0]
+            return value.float().cpu().reshape(-1)  # type: ignore[no-any-return]
 
         return run_whole(self._checkpoint, self._checkpoint.model, groups, read, self.sharing)
 
@@ -177,18 +157,46 @@ def fp32_head(module: torch.nn.Module) -> Head:
     return lambda states: exact(states.to(parameters[0].device).float())
 
 
-def bundle_texts(group: Sequence[Text], read: Callable[[Text], Tokens]) -> Bundle:
-    """What is read of texts that share a query. Prefixes end where answers begin, even when there is only one: another
-    answer to the same query may follow."""
-    return bundle([read(text) for text in group], at_most=min(text.start for text in group))
-
-
 def _without_padding(ids: Tokens, pad: int | None) -> Tokens:
     """Up to the rightmost token that is not the padding token; a causal state does not see what comes after."""
     end = len(ids)
     while pad is not None and end > 1 and ids[end - 1] == pad:
         end -= 1
     return ids[:end]
+
+
+Span = Callable[[Text], tuple[int, int]]
+"""From which position of a text to which states are read."""
+
+
+def run_states(
+    checkpoint: Checkpoint,
+    body: Any,
+    states: States | None,
+    groups: Sequence[Sequence[Text]],
+    span: Span,
+    read: Callable[[Tensor, Text], T],
+) -> list[list[T]]:
+    """`read(states in the span, text)` of each text; what the texts of a group begin with is read once if there are
+    `states`, else each is read whole."""
+    if states is None:
+
+        def whole(output: Any, row: int, text: Text) -> T:
+            return read(output.last_hidden_state[(row, slice(*span(text)))], text)
+
+        return run_whole(checkpoint, body, groups, whole, checkpoint.sharing)
+    # prefixes end where answers begin, even when there is only one: another answer to the same query may follow
+    bundles = [
+        bundle([text.ids[: span(text)[1]] for text in group], at_most=min(text.start for text in group))
+        for group in groups
+    ]
+
+    def reduce(suffix: Tensor, row: int, k: int) -> T:
+        text, before = groups[row][k], len(bundles[row].prefix) - 1  # suffix[0] is the prefix's last token
+        first, end = span(text)
+        return read(suffix[first - before : end - before], text)
+
+    return states.run(bundles, reduce)
 
 
 class AnswerLogp:
@@ -201,30 +209,26 @@ class AnswerLogp:
     def logp(self, groups: Sequence[Sequence[Text]]) -> list[list[float]]:
         checkpoint, model = self._checkpoint, self._checkpoint.model
 
-        def positions(text: Text) -> tuple[int, int]:
+        def span(text: Text) -> tuple[int, int]:
             """The state before a token predicts it; nothing comes before the very first one of a text."""
-            return max(1, text.start) - 1, text.end - 1
+            return max(1, text.start) - 1, text.end
 
         def value(logits: Tensor, text: Text) -> Tensor:
-            first, end = positions(text)
-            index = torch.tensor(list(text.ids[first + 1 : end + 1]), device=logits.device)
+            index = torch.tensor(list(text.ids[max(1, text.start) : text.end]), device=logits.device)
             return torch.log_softmax(logits.float(), dim=-1).gather(1, index[:, None]).sum()
 
         if self._states is None:
 
-            def read(output: Any, row: int, text: Text) -> Tensor:
-                return value(output.logits[(row, slice(*positions(text)))], text)
+            def whole(output: Any, row: int, text: Text) -> Tensor:
+                return value(output.logits[(row, slice(*span(text)))][:-1], text)
 
-            rows = run_whole(checkpoint, model, groups, read, self.sharing)
+            rows = run_whole(checkpoint, model, groups, whole, self.sharing)
         else:
-            bundles = [bundle_texts(group, lambda text: text.ids[: text.end]) for group in groups]
 
-            def reduce(states: Tensor, row: int, k: int) -> Tensor:
-                text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
-                first, end = positions(text)
-                return value(output_logits(model, states[first - before : end - before]), text)
+            def read(states: Tensor, text: Text) -> Tensor:
+                return value(output_logits(model, states[:-1]), text)
 
-            rows = self._states.run(bundles, reduce)
+            rows = run_states(checkpoint, checkpoint.body, self._states, groups, span, read)
         return [[float(logp) for logp in row] for row in rows]
 
 
@@ -316,34 +320,21 @@ class HiddenStates:
         return np.stack([row[0] for row in rows]) if rows else np.zeros((0, 1), dtype=np.float32)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        return halve_if_out_of_memory(self._answers_together, asks)
+        def together(asks: Sequence[Ask]) -> list[Vector | Failure]:
+            groups = list(group_by_query(asks, self._chat, self._checkpoint.max_length))
+            results: dict[int, Any] = {i: group.failure for group in groups for i in group.positions}
+            scored = [group for group in groups if not group.failure]
+            for group, vectors in zip(scored, self._pooled([group.texts for group in scored]), strict=True):
+                results.update(zip(group.positions, vectors, strict=True))
+            return [results[position] for position in range(len(asks))]
 
-    def _answers_together(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        groups = list(group_by_query(asks, self._chat, self._checkpoint.max_length))
-        results: dict[int, Any] = {i: group.failure for group in groups for i in group.positions}
-        scored = [group for group in groups if not group.failure]
-        for group, vectors in zip(scored, self._pooled([group.texts for group in scored]), strict=True):
-            results.update(zip(group.positions, vectors, strict=True))
-        return [results[position] for position in range(len(asks))]
+        return halve_if_out_of_memory(together, asks)
 
     def _pooled(self, groups: Sequence[Sequence[Text]]) -> list[list[Vector]]:
         checkpoint = self._checkpoint
 
-        def pool(of_answer: Tensor) -> Tensor:
-            return of_answer[-1].float() if self._pool == "last" else of_answer.float().mean(dim=0)
+        def pool(states: Tensor, _: Text) -> Tensor:
+            return states[-1].float() if self._pool == "last" else states.float().mean(dim=0)
 
-        if self._states is None:
-
-            def read(output: Any, row: int, text: Text) -> Tensor:
-                return pool(output.last_hidden_state[row, text.start : text.end])
-
-            rows = run_whole(checkpoint, self._body, groups, read, checkpoint.sharing)
-        else:
-            bundles = [bundle_texts(group, lambda text: text.ids[: text.end]) for group in groups]
-
-            def reduce(states: Tensor, row: int, k: int) -> Tensor:
-                text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
-                return pool(states[text.start - before : text.end - before])
-
-            rows = self._states.run(bundles, reduce)
+        rows = run_states(checkpoint, self._body, self._states, groups, lambda text: (text.start, text.end), pool)
         return [[np.array(pooled.cpu().numpy(), dtype=np.float32) for pooled in row] for row in rows]

@@ -46,15 +46,6 @@ class Bundle:
     suffixes: tuple[Tokens, ...]
 
     @property
-    def repeated(self) -> int:
-        """Tokens a plain loop computes."""
-        return sum(len(self.prefix) + len(suffix) for suffix in self.suffixes)
-
-    @property
-    def unique(self) -> int:
-        return len(self.prefix) + sum(map(len, self.suffixes))
-
-    @property
     def longest(self) -> int:
         return len(self.prefix) + max(map(len, self.suffixes), default=0)
 
@@ -170,9 +161,9 @@ class States:
             for together in row:
                 last = next(states)[-1:] if together[0].prefix else None
                 for part in together:
-                    own = next(states)
+                    suffix = next(states)
                     # nothing comes before the first token
-                    done.append((part, torch.cat([torch.zeros_like(own[:1]) if last is None else last, own])))
+                    done.append((part, torch.cat([torch.zeros_like(suffix[:1]) if last is None else last, suffix])))
             yield done
 
     def _copied(self, parts: Sequence[Part]) -> Iterator[Done]:
@@ -201,7 +192,7 @@ class States:
             ).last_hidden_state
             before = torch.zeros_like(states[0, :1]) if last is None else last  # nothing comes before the first token
             together = zip(chunk, states, strict=True)
-            yield [(parts[i], torch.cat([before, own[: len(parts[i].tokens)]])) for i, own in together]
+            yield [(parts[i], torch.cat([before, suffix[: len(parts[i].tokens)]])) for i, suffix in together]
 
 
 def to_host(values: list[Any]) -> list[Any]:
@@ -307,21 +298,22 @@ def probe(body: Any, tokens: Tokens) -> Sharing:
     room = max(TIMES * noise, STEPS * torch.finfo(whole.dtype).eps)
     if _distance(whole[: len(start)], alone, whole) > room:
         return Sharing(False, why="it looks ahead, as encoders do")
-    why = f"it keeps other state than keys and values ({layers})" if (layers := state_layers(body)) else ""
+    # a prefix leaves more of other layers than keys and values
+    other_layers = sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION)
+    if not other_layers and getattr(body, "_is_stateful", False):
+        other_layers = [str(body.config.model_type)]
+    if other_layers:
+        return Sharing(False, why=f"it keeps other state than keys and values ({', '.join(other_layers)})")
+    third, why = len(tokens) // 3, ""
+    suffixes = (tokens[third:], tokens[third : 2 * third])  # the shorter one makes it padded
+    bundles = [Bundle(tokens[:third], suffixes), Bundle(tokens[:2], (tokens[2:5],))]
     try:
-        if not why and not _shared_distance(body, tokens, whole) <= room:
+        shared, _ = States(body, budget=8 * len(tokens)).run(bundles, lambda states, *_: states[1:])
+        if not max(_distance(states, whole[third : third + len(states)], whole) for states in shared) <= room:
             why = "its states are not the same with a shared prefix"
     except RUN_ERRORS as error:
         why = f"it takes no keys and values from outside ({first_line(error)[:120]})"
     return Sharing(not why, why=why)
-
-
-def state_layers(body: Any) -> str:
-    """Kinds of layers that are not attention; a prefix leaves more of them than keys and values."""
-    kinds = set(getattr(body.config.get_text_config(), "layer_types", None) or ()) - ATTENTION
-    if kinds:
-        return ", ".join(sorted(kinds))
-    return str(body.config.model_type) if getattr(body, "_is_stateful", False) else ""
 
 
 def _states(body: Any, rows: Sequence[Tokens]) -> list[Tensor]:
@@ -330,15 +322,6 @@ def _states(body: Any, rows: Sequence[Tokens]) -> list[Tensor]:
     if inputs["attention_mask"].all():
         del inputs["attention_mask"]
     return [states[: len(row)] for states, row in zip(body(**inputs).last_hidden_state, rows, strict=True)]
-
-
-def _shared_distance(body: Any, tokens: Tokens, whole: Tensor) -> float:
-    """How far states after a shared prefix are from those of the whole text; a shorter neighbor makes it padded."""
-    third = len(tokens) // 3
-    suffixes = (tokens[third:], tokens[third : 2 * third])
-    bundles = [Bundle(tokens[:third], suffixes), Bundle(tokens[:2], (tokens[2:5],))]
-    shared = States(body, budget=8 * len(tokens)).run(bundles, lambda states, *_: states[1:])
-    return max(_distance(states, whole[third : third + len(states)], whole) for states in shared[0])
 
 
 def _distance(states: Tensor, expected: Tensor, whole: Tensor) -> float:

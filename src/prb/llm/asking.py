@@ -130,18 +130,15 @@ def ask(
         for n, reply in zip(unreadable, llm.complete([Request(chat, again) for chat in reminded]), strict=True):
             attempts[n].append(reply)
             values[n] = value_of(n)
-    return [_result(value, replies, missing, reminder) for value, replies in zip(values, attempts, strict=True)]
-
-
-def _result(
-    value: T | Failure | None, attempts: Sequence[Completion | Failure], missing: str, form: str
-) -> Reply[T] | Failure:
-    texts = [attempt.text for attempt in attempts if isinstance(attempt, Completion)]
-    prompt_tokens = sum(attempt.prompt_tokens for attempt in attempts)
-    completion_tokens = sum(attempt.completion_tokens for attempt in attempts)
-    cost = sum(attempt.cost for attempt in attempts)
-    if value is None:
-        value = Failure(missing, f'"{texts[0].strip()[-TAIL:]}" (asked for: {form})')
-    if isinstance(value, Failure):  # failed calls are charged too
-        return replace(value, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cost=cost)
-    return Reply(value, ASKED_AGAIN.join(texts), prompt_tokens + completion_tokens, cost)
+    results: list[Reply[T] | Failure] = []
+    for value, replies in zip(values, attempts, strict=True):
+        texts = [reply.text for reply in replies if isinstance(reply, Completion)]
+        read_tokens, written = sum(r.prompt_tokens for r in replies), sum(r.completion_tokens for r in replies)
+        cost = sum(reply.cost for reply in replies)
+        if value is None or isinstance(value, Failure):
+            failure = value or Failure(missing, f'"{texts[0].strip()[-TAIL:]}" (asked for: {reminder})')
+            # failed calls are charged too
+            results.append(replace(failure, prompt_tokens=read_tokens, completion_tokens=written, cost=cost))
+        else:
+            results.append(Reply(value, ASKED_AGAIN.join(texts), read_tokens + written, cost))
+    return results

@@ -76,16 +76,6 @@ def read_address(url: str, use: str) -> tuple[str, bool]:
     return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}", remote
 
 
-def read_key(name: str, *, needed: bool, use: str) -> str:
-    key = os.environ.get(name, "").strip()
-    if needed and not key:
-        raise BadInput(f"{use}: {name} is not set; it must hold the key (any text if the server checks none)")
-    if not re.fullmatch(r"[!-~]*", key):
-        raise BadInput(f"{use}: the key in {name} contains invalid characters; copy it again")
-    remember_secret(key)
-    return key
-
-
 def clean(text: str) -> str:
     """One line of at most 200 characters without secrets."""
     return " ".join(redact(text).split())[:200]
@@ -142,11 +132,10 @@ def refusal(response: Response) -> Retry | Failure:
 
 def retry_after(header: str | None) -> float:
     """Seconds to wait by a Retry-After header; 0 if it is no number."""
-    try:
+    with contextlib.suppress(ValueError):
         seconds = float(header or 0)
-    except ValueError:
-        return 0.0
-    return min(max(0.0, seconds), 1e9) if math.isfinite(seconds) else 0.0
+        return min(max(0.0, seconds), 1e9) if math.isfinite(seconds) else 0.0
+    return 0.0
 
 
 class Limiter:
@@ -214,7 +203,12 @@ class Client:
         except ImportError:
             raise MissingExtra("an endpoint", "api") from None
         self._httpx: Any = httpx
-        key = read_key(key_env, needed=key_needed or self.remote, use=use) if key_env else ""
+        key = os.environ.get(key_env, "").strip() if key_env else ""
+        if key_env and not key and (key_needed or self.remote):
+            raise BadInput(f"{use}: {key_env} is not set; it must hold the key (any text if the server checks none)")
+        if not re.fullmatch(r"[!-~]*", key):
+            raise BadInput(f"{use}: the key in {key_env} contains invalid characters; copy it again")
+        remember_secret(key)
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._concurrency, self._retries = concurrency, retries
         self._process = 0
@@ -225,7 +219,23 @@ class Client:
 
         After a few fatal failures in a row the remaining asks share the last one.
         """
-        return self.run(self._ask_all(asks, attempt))
+
+        async def ask_all() -> list[T | Failure]:
+            """Twice as many workers as slots, since one that waits to retry leaves its slot to another."""
+            results: dict[int, T | Failure] = {}
+            queue, breaker = enumerate(asks), Breaker()
+
+            async def work() -> None:
+                for n, ask in queue:
+                    results[n] = await self._persist(ask, attempt, breaker)
+                    breaker.add(results[n])
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(len(asks), 2 * self._concurrency)):
+                    group.create_task(work())
+            return [results[n] for n in range(len(asks))]
+
+        return self.run(ask_all())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine on the client's own loop, whichever thread or loop this one is."""
@@ -233,7 +243,15 @@ class Client:
             loop = _event_loop(os.getpid())
             if self._process != os.getpid():
                 self._process, self._limiter = os.getpid(), Limiter(self._concurrency)
-                self._http = self._connections()
+                self._http = self._httpx.AsyncClient(
+                    base_url=self.address,
+                    headers=self._headers,
+                    timeout=self._httpx.Timeout(self.timeout, connect=min(self.timeout, CONNECT)),
+                    limits=self._httpx.Limits(max_connections=None, max_keepalive_connections=self._concurrency),
+                    # to this machine without proxies, and nowhere along redirects, so that texts do not leave it
+                    trust_env=self.remote,
+                    verify=self.address.startswith("https:"),  # certificates take a while to load
+                )
                 weakref.finalize(self, _close, self._http, loop).atexit = False
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
@@ -241,35 +259,6 @@ class Client:
         except BaseException:
             future.cancel()  # an interrupt must not wait for replies
             raise
-
-    def _connections(self) -> Any:
-        return self._httpx.AsyncClient(
-            base_url=self.address,
-            headers=self._headers,
-            timeout=self._httpx.Timeout(self.timeout, connect=min(self.timeout, CONNECT)),
-            limits=self._httpx.Limits(max_connections=None, max_keepalive_connections=self._concurrency),
-            # to this machine without proxies, and nowhere along redirects, so that texts do not leave it that way
-            trust_env=self.remote,
-            verify=self.address.startswith("https:"),  # certificates take a while to load
-        )
-
-    async def _ask_all(
-        self, asks: Sequence[A], attempt: Callable[[A], Awaitable[T | Failure | Retry]]
-    ) -> list[T | Failure]:
-        """Twice as many workers as slots, since one that waits to retry leaves its slot to another."""
-        results: dict[int, T | Failure] = {}
-        queue, breaker = enumerate(asks), Breaker()
-
-        async def work() -> None:
-            for n, ask in queue:
-                reply: T | Failure = await self._persist(ask, attempt, breaker)
-                results[n] = reply
-                breaker.add(reply)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(len(asks), 2 * self._concurrency)):
-                group.create_task(work())
-        return [results[n] for n in range(len(asks))]
 
     async def _persist(
         self, ask: A, attempt: Callable[[A], Awaitable[T | Failure | Retry]], breaker: Breaker

@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import cache
 from http.client import HTTPConnection
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from prb.config import Count
-from prb.engine.chat import PLAIN_STOP, PLAIN_TEMPLATE
+from prb.engine.chat import PLAIN_STOP, PLAIN_TEMPLATE, common_prefix
 from prb.errors import BadInput, MissingExtra
 from prb.llm import LLM, LLMS, Chat, Completion, Request
 from prb.llm.asking import answer_token, top_logprobs
@@ -57,10 +56,31 @@ class LlamaCpp:
     """So slow that more calls than this are too many to lose."""
 
     def __init__(self, path: Path, *, threads: int, context: int, gpu_layers: int = -1) -> None:
+        try:
+            import xllamacpp
+        except ImportError:
+            raise MissingExtra("llama.cpp", "llamacpp") from None
         templated, self._key = has_chat_template(path), secrets.token_hex(32)
-        template = "" if templated else PLAIN_TEMPLATE
-        self._server = _server(path, threads, context, gpu_layers, template, self._key)
         self._stop = () if templated else PLAIN_STOP
+        params: Any = xllamacpp.CommonParams()
+        params.model.path = str(path)
+        params.chat_template = "" if templated else PLAIN_TEMPLATE
+        params.n_ctx, params.n_parallel = context, 1
+        params.n_batch = params.n_ubatch = BLOCK
+        params.swa_full = True  # with a sliding window too, what was read is kept
+        params.n_gpu_layers = gpu_layers
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+        params.warmup = params.cache_idle_slots = False
+        params.cache_ram_mib = params.n_ctx_checkpoints = 0
+        params.reasoning_format = xllamacpp.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
+        params.verbosity = -1
+        # it also listens on a local port, which nobody else should use
+        params.api_keys = [self._key]
+        params.ui = params.endpoint_slots = False
+        try:
+            self._server = xllamacpp.Server(params)
+        except RuntimeError:
+            raise BadInput(f"llama.cpp cannot load {path}; is it a GGUF file of an LLM?") from None
         self.fingerprint = f"llamacpp-{file_sha256(path)[:16]}-{context}"
         self._held: list[int] = []
         """The prompt that was read last."""
@@ -85,8 +105,7 @@ class LlamaCpp:
         prompt = self._post("/apply-template", {"messages": messages})
         if isinstance(prompt, Failure):
             return prompt
-        text = {"content": prompt["prompt"], "add_special": True, "parse_special": True}
-        tokens = self._post("/tokenize", text)
+        tokens = self._post("/tokenize", {"content": prompt["prompt"], "add_special": True, "parse_special": True})
         return tokens if isinstance(tokens, Failure) else tokens["tokens"]
 
     def _reply(self, tokens: list[int], request: Request) -> Completion | Failure:
@@ -122,7 +141,7 @@ class LlamaCpp:
 
     def _read(self, tokens: list[int]) -> Failure | None:
         """Into the slot, except for whole blocks that are there already."""
-        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._held, tokens, strict=False)))
+        common = common_prefix([self._held, tokens])
         kept, self._held = min(common, len(tokens) - 1) // BLOCK * BLOCK, []
         if kept:  # another token after the last whole block: the rest of the slot is forgotten
             another = (tokens[kept] or 2) - 1
@@ -145,8 +164,7 @@ class LlamaCpp:
 
     def _post(self, path: str, body: dict[str, Any]) -> Mapping[str, Any] | Failure:
         """What only its local port can do."""
-        connection = HTTPConnection(urlsplit(self._server.listening_address).netloc)
-        with closing(connection):
+        with closing(HTTPConnection(urlsplit(self._server.listening_address).netloc)) as connection:
             headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
             connection.request("POST", path, json.dumps(body), headers)
             return _checked(json.loads(connection.getresponse().read()))
@@ -160,30 +178,3 @@ def _checked(reply: Mapping[str, Any]) -> Mapping[str, Any] | Failure:
             return Failure("prompt longer than the context", f"{tokens} tokens, context {context}")
         case refusal:
             return Failure("llama.cpp refused the request", str(refusal.get("message", refusal)))
-
-
-def _server(path: Path, threads: int, context: int, gpu_layers: int, template: str, key: str) -> Any:
-    try:
-        import xllamacpp
-    except ImportError:
-        raise MissingExtra("llama.cpp", "llamacpp") from None
-    params: Any = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.chat_template = template
-    params.n_ctx, params.n_parallel = context, 1
-    params.n_batch = params.n_ubatch = BLOCK
-    params.swa_full = True  # with a sliding window too, what was read is kept
-    params.n_gpu_layers = gpu_layers
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.warmup = False
-    params.cache_idle_slots = False
-    params.cache_ram_mib = params.n_ctx_checkpoints = 0
-    params.reasoning_format = xllamacpp.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
-    params.verbosity = -1
-    # it also listens on a local port, which nobody else should use
-    params.api_keys = [key]
-    params.ui = params.endpoint_slots = False
-    try:
-        return xllamacpp.Server(params)
-    except RuntimeError:
-        raise BadInput(f"llama.cpp cannot load {path}; is it a GGUF file of an LLM?") from None

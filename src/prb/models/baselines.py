@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import log, sqrt
 
@@ -15,6 +16,7 @@ from prb.config import Count
 from prb.data.votes import votes_of
 from prb.hashing import draw
 from prb.models import MODELS
+from prb.models.scripted import ScriptedScorer
 from prb.text.encoders import ENCODERS, Encoder, Vector
 from prb.text.words import sentences, words
 from prb.types import Ask, Scorer
@@ -39,33 +41,21 @@ class Random:
 
 
 @MODELS.register("length")
-class Length:
+def length() -> Scorer:
     """Floor: prefers the longer answer."""
-
-    fingerprint = "length"
-
-    def score(self, asks: Sequence[Ask]) -> list[float]:
-        return [float(len(ask.answer)) for ask in asks]
+    return ScriptedScorer(lambda ask: float(len(ask.answer)), "length")
 
 
 @MODELS.register("shortest")
-class Shortest:
+def shortest() -> Scorer:
     """Floor: prefers the shorter answer."""
-
-    fingerprint = "shortest"
-
-    def score(self, asks: Sequence[Ask]) -> list[float]:
-        return [-float(len(ask.answer)) for ask in asks]
+    return ScriptedScorer(lambda ask: -float(len(ask.answer)), "shortest")
 
 
 @MODELS.register("constant")
-class Constant:
+def constant() -> Scorer:
     """Floor: every pair is a tie."""
-
-    fingerprint = "constant"
-
-    def score(self, asks: Sequence[Ask]) -> list[float]:
-        return [0.0] * len(asks)
+    return ScriptedScorer(lambda _: 0.0, "constant")
 
 
 @MODELS.register("embedding")
@@ -93,19 +83,19 @@ class Embedding:
         texts = [*(post.text for post in query.posts), *(text for choice in query.choices for text in choice)]
         answer, question, *history = self._encoder.encode([ask.answer, query.question, *texts])
         posts, choices = history[: len(query.posts)], history[len(query.posts) :]
+
+        def closest(others: Sequence[Vector]) -> list[int]:
+            order = np.argsort([-float(question @ other) for other in others], kind="stable")
+            return [int(i) for i in order[: self._nearest]]
+
         affinity = -float(answer @ question)
         if posts:
-            closest = self._closest(question, posts)
-            affinity += float(np.mean([float(answer @ posts[i]) for i in closest]))
+            affinity += float(np.mean([float(answer @ posts[i]) for i in closest(posts)]))
         if choices:
-            questions, chosen, rejected = choices[::3], choices[1::3], choices[2::3]
-            closest = self._closest(question, questions)
-            affinity += float(np.mean([float(answer @ chosen[i]) - float(answer @ rejected[i]) for i in closest]))
+            chosen, rejected = choices[1::3], choices[2::3]
+            gains = [float(answer @ chosen[i]) - float(answer @ rejected[i]) for i in closest(choices[::3])]
+            affinity += float(np.mean(gains))
         return affinity
-
-    def _closest(self, question: Vector, others: Sequence[Vector]) -> list[int]:
-        order = np.argsort([-float(question @ other) for other in others], kind="stable")
-        return [int(i) for i in order[: self._nearest]]
 
 
 class VoteKernel:
@@ -178,22 +168,20 @@ class Lexical:
         seen = Counter(word for document in corpus for word in set(document))
         # log((1 + n) / (1 + df)) + 1, the smoothed form; only words of the corpus have a weight
         idf = {word: log((1 + len(corpus)) / (1 + df)) + 1 for word, df in seen.items() if word not in ignored}
-        answer = _unit_tf_idf(words(ask.answer), idf)
+
+        def unit_tf_idf(document: list[str]) -> dict[str, float]:
+            raw = {word: n * idf[word] for word, n in Counter(document).items() if word in idf}
+            norm = sqrt(sum(value * value for value in raw.values()))
+            return {word: value / norm for word, value in raw.items()} if norm else {}
+
+        answer = unit_tf_idf(words(ask.answer))
 
         def closeness(documents: list[list[str]]) -> float:
-            return sum(_dot(answer, _unit_tf_idf(d, idf)) for d in documents) / len(documents) if documents else 0.0
+            vectors = [unit_tf_idf(document) for document in documents]
+            dots = [sum(value * vector[word] for word, value in answer.items() if word in vector) for vector in vectors]
+            return sum(dots) / len(dots) if dots else 0.0
 
         return closeness(posts) + closeness(chosen) - closeness(rejected)
-
-
-def _unit_tf_idf(document: list[str], idf: dict[str, float]) -> dict[str, float]:
-    raw = {word: n * idf[word] for word, n in Counter(document).items() if word in idf}
-    norm = sqrt(sum(value * value for value in raw.values()))
-    return {word: value / norm for word, value in raw.items()} if norm else {}
-
-
-def _dot(a: dict[str, float], b: dict[str, float]) -> float:
-    return sum(value * b[word] for word, value in a.items() if word in b)
 
 
 TYPICAL_WORDS = 60
@@ -228,15 +216,9 @@ def wish_for_brevity(post: str) -> float:
     name, colon, value = post.partition(":")
     if not colon or "\n" in post or bool(SHORT.search(name)) == bool(LONG.search(name)):
         return 0.0
-    level = LEVELS.get(value.strip().lower())
-    if level is None:
-        try:
-            number = float(value)
-        except ValueError:
-            return 0.0
-        if not 0 <= number <= 1:
-            return 0.0
-        level = 2 * number - 1
+    level = LEVELS.get(value.strip().lower(), 0.0)
+    with suppress(ValueError):  # a number from 0 to 1
+        level = 2 * number - 1 if 0 <= (number := float(value)) <= 1 else 0.0
     return level if SHORT.search(name) else -level
 
 

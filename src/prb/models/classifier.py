@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from prb.engine.chat import AnswerScorer
-from prb.engine.load import DEFAULT_LOADING, Loading, load_shared
-from prb.errors import BadInput, BadSpec
+from prb.engine.chat import AnswerScorer, Chat, TwoTexts
+from prb.engine.load import DEFAULT_LOADING, Loading, load_shared, shortest_limit
+from prb.errors import BadInput, BadSpec, first_line
+from prb.hashing import short_digest
 from prb.models import MODELS
-from prb.models.served import NOT_SERVED, Layout, PrbServer, Server, Serving, reader_of, served_classifier
-from prb.types import Scorer
+from prb.models.served import NOT_SERVED, PROBES, PrbServer, ServedHead, Server, Serving
+from prb.types import Query, Scorer
+from prb.weights import resolve_weights
 
 Logit = Literal["auto"] | int
 Input = Literal["auto", "chat", "pair"]
@@ -30,7 +32,8 @@ class Quirk:
 
     kind: Literal["classifier", "causal"] = "classifier"
     """Which auto class loads it."""
-    layout: Layout = "chat"
+    layout: Literal["chat", "pair"] = "chat"
+    """Chat turns through the template, or prompt and answer as two texts."""
     read: Literal["logits", "score", "first-logit"] = "logits"
     """Where the reward is: the head's logits, the output's own `score`, or the logit of token 0 at the end."""
     logit: int | Literal["auto"] = "auto"
@@ -130,19 +133,18 @@ def classifier(
         raise BadInput(f"{path}: {quirk.unsupported}; {quirk.instead(path)}")
     if quirk.remote_code and not loading.trust_remote_code:
         raise BadInput(f"{path} comes with its own code; add trust_remote_code=true if you trust it")
-    from prb.engine.heads import FirstLogit, LastToken, OutputScore
+    from prb.engine.heads import LastToken, OwnForwardPass
 
     checkpoint = load_shared(path, quirk.kind, loading)
     chosen, layout = logit if logit != "auto" else quirk.logit, input if input != "auto" else quirk.layout
-    heads: dict[str, Any] = {"logits": LastToken, "score": OutputScore, "first-logit": FirstLogit}
-    head = heads[quirk.read](checkpoint)
+    head = LastToken(checkpoint) if quirk.read == "logits" else OwnForwardPass(checkpoint, quirk.read)
     if isinstance(head, LastToken) and head.custom and head.outputs > 1 and chosen == "auto":
         raise BadInput(
             f"{path}: its own forward pass gives {head.outputs} numbers for a text, and nothing says which is the "
             "reward; choose one with logit=N"
         )
     return AnswerScorer(
-        reader_of(checkpoint.tokenizer, layout, system),
+        TwoTexts(checkpoint.tokenizer) if layout == "pair" else Chat(checkpoint.tokenizer, system=system),
         lambda groups: [[reward_of(row.tolist(), chosen) for row in rows] for rows in head.logits(groups)],
         fingerprint=f"classifier-{checkpoint.fingerprint}-{layout}-{chosen}-{system or ''}",
         limit=checkpoint.max_length,
@@ -151,36 +153,48 @@ def classifier(
 
 
 def _served(logit: Logit, input: Input, system: str | None, loading: Loading, serving: Serving) -> Scorer:
+    """Texts become tokens here, with the server's own tokenizer; logits come from there."""
     server = Server(serving, loading)
-    if server.about.kind == "prb":
+    about = server.about
+    if about.kind == "prb":
         return PrbServer(server)
-    quirk = quirk_of(server.about.source)
+    quirk = quirk_of(about.source)
     if quirk.read != "logits" or quirk.kind != "classifier":
-        raise BadInput(f"{server.about.model}: its reward is not among the logits that a server gives; use path=…")
+        raise BadInput(f"{about.model}: its reward is not among the logits that a server gives; use path=…")
     chosen, layout = logit if logit != "auto" else quirk.logit, input if input != "auto" else quirk.layout
-    per_token = quirk.per_token and server.about.kind == "vllm" and serving.api == "auto"
-    return served_classifier(
-        server,
-        replace(serving, api="vllm-tokens") if per_token else serving,
-        loading,
-        layout=layout,
-        reward=lambda logits: reward_of(logits, chosen),
-        name=str(chosen),
-        system=system,
+    per_token = quirk.per_token and about.kind == "vllm" and serving.api == "auto"
+    source = serving.tokenizer or about.tokenizer or about.source
+    import transformers
+
+    try:
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
+            resolve_weights(source), revision=loading.revision, trust_remote_code=loading.trust_remote_code
+        )
+    except Exception as error:  # damaged or unusual files raise whatever their reader meets first
+        why = first_line(error)
+        raise BadInput(f"cannot load the tokenizer of {source}: {why}; tokenizer=… names a folder or hub id") from None
+    reader = TwoTexts(tokenizer) if layout == "pair" else Chat(tokenizer, system=system)
+    head = ServedHead(server, "vllm-tokens" if per_token else serving.api, lambda logits: reward_of(logits, chosen))
+    head.check([reader.texts(Query(question=question), [answer])[0] for question, answer in PROBES], tokenizer)
+    tokens = short_digest([tokenizer.chat_template, len(tokenizer)])
+    return AnswerScorer(
+        reader,
+        head.rewards,
+        fingerprint=f"{about.identity}-{tokens}-{layout}-{chosen}-{system or ''}",
+        limit=shortest_limit(about.max_length, loading.max_length, getattr(tokenizer, "model_max_length", None)),
+        remote=server.client.remote,
     )
 
 
 def reward_of(logits: Sequence[float], logit: Logit) -> float:
-    """One number from a head's output."""
+    """One number from a head's output. Of several classes the log-odds of the last, log p/(1−p): the same order as its
+    softmax probability, without its rounding to 0 and 1."""
     if isinstance(logit, int):
         if not -len(logits) <= logit < len(logits):
             raise BadInput(f"logit={logit}: the head has {len(logits)}")
         return float(logits[logit])
-    return float(logits[0]) if len(logits) == 1 else log_odds_of_last(logits)
-
-
-def log_odds_of_last(logits: Sequence[float]) -> float:
-    """log p/(1−p) of the last class: the same order as its softmax probability, without its rounding to 0 and 1."""
     *others, last = logits
+    if not others:
+        return float(last)
     top = max(others)
     return float(last - (top + math.log(sum(math.exp(x - top) for x in others))))

@@ -238,8 +238,7 @@ def read_rating(reply: Completion, style: Style) -> Reward | Failure | None:
     match = find_verdict(reply, style)
     if match is None:
         return None
-    number, out_of = match[1], match[2]
-    low, high = style.scale
+    (number, out_of), (low, high) = match.groups(), style.scale
     value = float(number.replace(",", "."))
     if not low <= value <= high or (out_of and float(out_of) != high):
         shown = f"{number}/{out_of}" if out_of else number
@@ -513,8 +512,28 @@ class Panel:
         self.remote = any(map(is_remote, members))
 
     def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
-        ballots = [_verdicts(member, duels) for member in self._members]
+        asks = [Ask(duel.query, answer) for duel in duels for answer in (duel.first, duel.second)]
+        ballots = []
+        for member in self._members:
+            if isinstance(member, Scorer):
+                scores = member.score(asks)
+                ballots.append([compare_scores(*both) for both in zip(scores[::2], scores[1::2], strict=True)])
+            else:
+                ballots.append(list(member.prefer(duels)))
         return [vote(opinions) for opinions in zip(*ballots, strict=True)]
+
+
+def compare_scores(first: float | Failure, second: float | Failure) -> Verdict | Failure:
+    if isinstance(first, Failure) or isinstance(second, Failure):
+        return first if isinstance(first, Failure) else second  # type: ignore[return-value]
+    rewards = [score for score in (first, second) if isinstance(score, Reward)]
+    return Verdict(
+        choice=winner(first, second),
+        tokens=sum(reward.tokens for reward in rewards),
+        cut=max((reward.cut for reward in rewards), default=0),
+        cost=sum(reward.cost for reward in rewards),
+        text=f"{first:.4g} : {second:.4g}",
+    )
 
 
 @MODELS.register("panel")
@@ -525,26 +544,3 @@ def panel(models: str) -> Comparer:
     if len(members) < 2 or len(members) < len(made):
         raise BadSpec("a panel needs two or more models that can judge new answers: models=SPEC|SPEC")
     return Panel(members)
-
-
-def _verdicts(member: Scorer | Comparer, duels: Sequence[Duel]) -> list[Verdict | Failure]:
-    if not isinstance(member, Scorer):
-        return list(member.prefer(duels))
-    scores = member.score([Ask(duel.query, answer) for duel in duels for answer in (duel.first, duel.second)])
-    verdicts: list[Verdict | Failure] = []
-    for both in zip(scores[::2], scores[1::2], strict=True):
-        if failed := [score for score in both if isinstance(score, Failure)]:
-            verdicts.append(failed[0])
-            continue
-        first, second = (float(score) for score in both if not isinstance(score, Failure))
-        rewards = [score for score in both if isinstance(score, Reward)]
-        verdicts.append(
-            Verdict(
-                choice=winner(first, second),
-                tokens=sum(reward.tokens for reward in rewards),
-                cut=max((reward.cut for reward in rewards), default=0),
-                cost=sum(reward.cost for reward in rewards),
-                text=f"{first:.4g} : {second:.4g}",
-            )
-        )
-    return verdicts

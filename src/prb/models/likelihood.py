@@ -94,16 +94,14 @@ class LogRatio:
         rewards = self.logp.score(asks)
         seen = asks if self.baseline_sees_user else [Ask(ask.query.blind, ask.answer) for ask in asks]
         baselines = self.baseline.score(seen) if self.baseline else [Reward(0.0)] * len(asks)
-        return [self._combine(a, b) for a, b in zip(rewards, baselines, strict=True)]
-
-    def _combine(self, reward: float | Failure, baseline: float | Failure) -> float | Failure:
-        if isinstance(reward, Failure):
-            return reward
-        if isinstance(baseline, Failure):
-            return baseline
-        assert isinstance(reward, Reward)
-        assert isinstance(baseline, Reward)
-        n = float(max(1, reward.spoken))
-        per = {"sum": 1.0, "mean": n, "length": math.sqrt(n)}[self.norm]
-        value = self.scale * (float(reward) - float(baseline)) / per
-        return Reward(value, tokens=reward.tokens + baseline.tokens, cut=reward.cut, spoken=reward.spoken)
+        results: list[float | Failure] = []
+        for reward, baseline in zip(rewards, baselines, strict=True):
+            if isinstance(reward, Reward) and isinstance(baseline, Reward):
+                n = float(max(1, reward.spoken))
+                per = {"sum": 1.0, "mean": n, "length": math.sqrt(n)}[self.norm]
+                value = self.scale * (float(reward) - float(baseline)) / per
+                tokens = reward.tokens + baseline.tokens
+                results.append(Reward(value, tokens=tokens, cut=reward.cut, spoken=reward.spoken))
+            else:
+                results.append(reward if isinstance(reward, Failure) else baseline)
+        return results

@@ -6,6 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -116,19 +117,15 @@ MOST_ANSWERS = 1024
 def _parsed(value: Any) -> Any:
     """A list that a CSV file holds as text."""
     if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
+        with suppress(orjson.JSONDecodeError):
             return orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return value
     return value
 
 
-def _as_list(value: Any) -> Any:
-    value = _parsed(value)
-    return [value] if isinstance(value, (int, float, str)) else value
-
-
-Scores = Annotated[list[float | None], BeforeValidator(_as_list), Field(min_length=1, max_length=MOST_ANSWERS)]
+Parsed = BeforeValidator(_parsed)
+OneIsAList = BeforeValidator(lambda value: [value] if isinstance(value, int | float | str) else value)
+Scores = Annotated[list[float | None], OneIsAList, Parsed, Field(min_length=1, max_length=MOST_ANSWERS)]
+"""Pydantic applies the last validator first."""
 
 
 class ScoreRow(BaseModel):
@@ -146,13 +143,13 @@ class ScoreRow(BaseModel):
     scores_rejected: Scores | None = None
     verdict: Literal["first", "second", "tie", "chosen", "rejected"] | None = None
     """`first` is the answer that the dataset lists first, the chosen one."""
-    verdicts: Annotated[list[Winner | None], BeforeValidator(_parsed)] | None = None
+    verdicts: Annotated[list[Winner | None], Parsed] | None = None
     """As in outcomes.jsonl: of every right and every wrong answer, shown with the right one first, then second."""
-    log_odds: Annotated[list[float | None], BeforeValidator(_parsed)] | None = None
+    log_odds: Annotated[list[float | None], Parsed] | None = None
     """As in outcomes.jsonl, one per verdict."""
     failure: str | None = None
     failure_kind: FailureKind | None = None
-    text: Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = []
+    text: Annotated[list[str], OneIsAList] = []
     tokens: Size = 0
     cost: NonNegative = 0.0
 
@@ -260,22 +257,15 @@ class RecordedScores:
         earlier = self._records.setdefault(key, record)
         if earlier is record:
             return
-        if (
-            isinstance(record, Record)
-            and isinstance(earlier, Record)
-            and not earlier.verdicts
-            and row.answer is not None
-        ):
-            scores = [*earlier.scores, *[None] * (row.answer + 1 - len(earlier.scores))]
-            if row.score is not None and scores[row.answer] is None:
-                scores[row.answer] = row.score
-                self._records[key] = Record(
-                    scores=tuple(scores),
-                    tokens=earlier.tokens + record.tokens,
-                    cost=earlier.cost + record.cost,
-                    text=earlier.text + record.text,
-                )
+        at = row.answer
+        if at is not None and isinstance(record, Record) and isinstance(earlier, Record) and not earlier.verdicts:
+            scores = [*earlier.scores, *[None] * (at + 1 - len(earlier.scores))]
+            if row.score is not None and scores[at] is None:
+                scores[at] = row.score
+                tokens, cost = earlier.tokens + record.tokens, earlier.cost + record.cost
+                text = earlier.text + record.text
+                self._records[key] = Record(scores=tuple(scores), tokens=tokens, cost=cost, text=text)
                 return
         condition = f" under {row.condition}" if row.condition else ""
-        answer = "" if row.answer is None else f", answer {row.answer}"
+        answer = "" if at is None else f", answer {at}"
         raise BadInput(f"{place}: a second score for row {row.pair!r}{condition}{answer}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
@@ -72,20 +73,20 @@ class Noisy:
         self._inner, self._sd, self._seed = inner, sd, seed
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        rewards = self._inner.score(asks)
-        return [r if isinstance(r, Failure) else r + self._noise(a) for a, r in zip(asks, rewards, strict=True)]
-
-    def _noise(self, ask: Ask) -> float:
-        query = ask.query
-        records = (*query.posts, *query.choices, *query.context)
-        texts = [query.user or "", query.question, *query.plan, *(text for record in records for text in record)]
-        # no two queries run together
-        shape = [self._seed, query.user is None, len(query.plan), len(query.posts)]
-        shape += [len(query.choices), len(query.context)] if query.choices or query.context else []
-        encoded = [text.encode("utf-8", "surrogatepass").hex() for text in (*texts, ask.answer)]
-        content = orjson.dumps([*shape, *encoded])
-        share = int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48
-        return self._sd * NormalDist().inv_cdf(share + 2**-49)
+        rewards = list(self._inner.score(asks))
+        for n, ((query, answer), reward) in enumerate(zip(asks, rewards, strict=True)):
+            if isinstance(reward, Failure):
+                continue
+            records = (*query.posts, *query.choices, *query.context)
+            texts = [query.user or "", query.question, *query.plan, *(text for record in records for text in record)]
+            # no two queries run together
+            shape = [self._seed, query.user is None, len(query.plan), len(query.posts)]
+            shape += [len(query.choices), len(query.context)] if query.choices or query.context else []
+            encoded = [text.encode("utf-8", "surrogatepass").hex() for text in (*texts, answer)]
+            content = orjson.dumps([*shape, *encoded])
+            share = int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48
+            rewards[n] = reward + self._sd * NormalDist().inv_cdf(share + 2**-49)
+        return rewards
 
 
 class Part(NamedTuple):
@@ -111,27 +112,23 @@ def mix(models: str, calibrate: str = "mirror", split: str = "dev", rows: int = 
     pairs = [item for item in dataset if isinstance(item, Pair)]
     queries = [Query(question=p.question, user=p.user, context=p.context, posts=tuple(p.profile)) for p in pairs]
     asks = [Ask(query, text) for query, pair in zip(queries, pairs, strict=True) for text in pair.contrast]
-    parts = [_part(text, asks) for text in split_outside(models, "|")]
-    return Mix(parts, f"{dataset.name}, split {split}, {len(asks)} answers", dataset.fingerprint)
-
-
-def _part(text: str, asks: Sequence[Ask]) -> Part:
-    spec, mark, number = text.rpartition(":")
-    try:
-        weight = float(number)
-    except ValueError:
+    parts = []
+    for text in split_outside(models, "|"):
+        spec, mark, number = text.rpartition(":")
         weight = math.nan
-    if not mark or not math.isfinite(weight):
-        raise BadSpec(f"model 'mix': {text!r} is not MODEL:WEIGHT, such as embedding:0.7")
-    spec = without_parentheses(spec)
-    model = MODELS.make(spec)
-    if not isinstance(model, Scorer):
-        raise BadSpec(f"model 'mix': {spec!r} only compares answers; it must score them")
-    scores = [score for score in model.score(asks) if not isinstance(score, Failure)]
-    deviation = float(np.std(scores)) if scores else 0.0
-    if len(scores) < len(asks) / 2 or not deviation:
-        raise PrbError(f"{spec!r} cannot be normalized: {len(scores)} of {len(asks)} scores, deviation {deviation:g}")
-    return Part(spec, model, weight, float(np.mean(scores)), deviation)
+        with suppress(ValueError):
+            weight = float(number)
+        if not mark or not math.isfinite(weight):
+            raise BadSpec(f"model 'mix': {text!r} is not MODEL:WEIGHT, such as embedding:0.7")
+        spec = without_parentheses(spec)
+        model = check_scorer(spec, MODELS.make(spec), "a mix needs")
+        scores = [score for score in model.score(asks) if not isinstance(score, Failure)]
+        deviation = float(np.std(scores)) if scores else 0.0
+        if len(scores) < len(asks) / 2 or not deviation:
+            known = f"{len(scores)} of {len(asks)} scores, deviation {deviation:g}"
+            raise PrbError(f"{spec!r} cannot be normalized: {known}")
+        parts.append(Part(spec, model, weight, float(np.mean(scores)), deviation))
+    return Mix(parts, f"{dataset.name}, split {split}, {len(asks)} answers", dataset.fingerprint)
 
 
 class Mix:

@@ -8,29 +8,22 @@ length, a missing index, a label nobody knows or another number of logits than b
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from prb.config import Positive, Size
-from prb.engine.chat import AnswerScorer, Chat, Text, TwoTexts
-from prb.engine.load import Loading, fingerprint, shortest_limit
-from prb.errors import BadInput, BadSpec, Unreachable, first_line
-from prb.hashing import short_digest
+from prb.engine.chat import Text
+from prb.engine.load import Loading, fingerprint
+from prb.errors import BadInput, BadSpec, Unreachable
 from prb.llm.endpoint import Client, Concurrency, Response, Retry, clean, parse, refusal
-from prb.types import Ask, Failure, Query, Reward, Scorer
-from prb.weights import resolve_weights
+from prb.types import Ask, Failure, Query, Reward
 from prb.work import chunks
 
-Kind = Literal["vllm", "sglang", "prb"]
 Api = Literal["auto", "vllm", "vllm-tokens", "sglang", "prb"]
-Get = Callable[[str], Awaitable[Any]]
-"""GET a path: its JSON, or `None` where the server has no such route."""
 Logits = list[float]
-Layout = Literal["chat", "pair"]
-"""Chat turns through the template, or prompt and answer as two texts."""
 
 BATCH = 64
 """Texts per request."""
@@ -68,12 +61,43 @@ class Serving:
 NOT_SERVED = Serving()
 
 
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a server says about itself."""
+
+    kind: Literal["vllm", "sglang", "prb"]
+    model: str
+    version: str = ""
+    dtype: str = ""
+    weights: str = ""
+    """A commit or fingerprint, where the server knows it."""
+    source: str = ""
+    """Where the server got the weights: a folder, perhaps of another machine, or a hub id."""
+    tokenizer: str = ""
+    """Where it got the tokenizer, if elsewhere."""
+    max_length: int | None = None
+
+    @property
+    def identity(self) -> str:
+        """Server, version, model and dtype. Weights on this machine are known by their content, others by their
+        name."""
+        folder = Path(self.source)
+        here = folder.is_dir() and any(folder.glob("*.safetensors"))
+        model = fingerprint(str(folder)) if here else self.model.rstrip("/")
+        name = Path(model).name if model.startswith("/") else model
+        return "-".join(filter(None, ("served", self.kind, self.version, name, self.weights, self.dtype)))
+
+
 class Call(NamedTuple):
     """One request and how its reply is read; `None` is a reply that cannot be read."""
 
     path: str
     body: dict[str, Any]
     read: Callable[[Any], list[Any] | Failure | None]
+
+
+UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError)
+"""What reading a reply of no shape we know raises."""
 
 
 class Server:
@@ -93,8 +117,8 @@ class Server:
             retries=serving.retries,
         )
         try:
-            about = self.client.run(describe(self._get, serving.api, serving.model))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # of replies in no shape we know
+            about = self.client.run(self._describe(serving.api, serving.model))
+        except UNREADABLE as error:
             why = clean(repr(error))
             raise BadInput(f"{self.client.address} describes itself in an unknown way: {why}") from None
         if about is None:
@@ -102,201 +126,78 @@ class Server:
             raise BadInput(f"what answers at {self.client.address} is not {expected}")
         self.about = about
 
-    async def _get(self, path: str) -> Any:
-        response = await self.client.exchange("GET", path)
-        if not isinstance(response, Response):
-            why = response.why if isinstance(response, Retry) else str(response)
-            raise Unreachable(f"{self.client.address} cannot be reached: {why}")
-        if response.status in (401, 403):
-            raise BadInput(f"{self.client.address} needs a key (HTTP {response.status}); see key_env")
-        if response.status >= 500:
-            raise Unreachable(f"{self.client.address} cannot be reached: HTTP {response.status}")
-        body = parse(response.content) if response.status == 200 else None
-        return body if isinstance(body, dict) else None
+    async def _describe(self, api: Api, model: str) -> About | None:
+        """What answers there; `None` if it is none of these servers."""
+
+        async def get(path: str) -> Any:
+            """Its JSON object, or `None` where the server has no such route."""
+            response = await self.client.exchange("GET", path)
+            if not isinstance(response, Response):
+                why = response.why if isinstance(response, Retry) else str(response)
+                raise Unreachable(f"{self.client.address} cannot be reached: {why}")
+            if response.status in (401, 403):
+                raise BadInput(f"{self.client.address} needs a key (HTTP {response.status}); see key_env")
+            if response.status >= 500:
+                raise Unreachable(f"{self.client.address} cannot be reached: HTTP {response.status}")
+            body = parse(response.content) if response.status == 200 else None
+            return body if isinstance(body, dict) else None
+
+        kind = "" if api == "auto" else api.split("-")[0]
+        if kind in ("", "vllm") and (reply := await get("/version")) and isinstance(reply.get("version"), str):
+            version = reply["version"][:MAX_VERSION]
+            release = re.match(r"(\d{1,9})\.(\d{1,9})", version)
+            # a build from a checkout has no release number, or 0.1: taken for the newest
+            if release and (0, 1) < (int(release[1]), int(release[2])) < OLDEST_VLLM:
+                raise BadInput(f"/classify of vLLM {version} takes no token ids; 0.15 and later do")
+            cards = {str(card.get("id")): card for card in (await get("/v1/models") or {}).get("data", [])}
+            if not cards or (model and model not in cards):
+                served = ", ".join(cards) or "no model"
+                raise BadInput(f"the server serves {served}" + (f", not {model}" if model else ""))
+            card = cards[model or next(iter(cards))]
+            source, limit = str(card.get("root") or card["id"]), _count(card.get("max_model_len"))
+            return About(kind="vllm", version=version, model=str(card["id"]), source=source, max_length=limit)
+        about = await get("/model_info") or await get("/get_model_info") if kind in ("", "sglang") else None
+        if about and "model_path" in about:
+            settings = await get("/server_info") or await get("/get_server_info") or {}
+            name = str(settings.get("served_model_name") or about["model_path"])
+            if model and model not in (name, about["model_path"]):
+                raise BadInput(f"the server serves {name}, not {model}")
+            if about.get("is_generation") is True:
+                raise BadInput(f"SGLang serves {name} as a generator; start it with --is-embedding")
+            return About(
+                kind="sglang",
+                version=str(settings.get("version") or "")[:MAX_VERSION],
+                model=name,
+                dtype=str(settings.get("dtype") or ""),
+                source=str(about["model_path"]),
+                tokenizer=str(about.get("tokenizer_path") or ""),
+                max_length=_count(settings.get("context_length") or settings.get("max_req_input_len")),
+            )
+        if kind in ("", "prb") and (info := await get("/info")) and info.get("server") == "prb":
+            version = str(info["version"])[:MAX_VERSION]
+            return About(kind="prb", model=str(info["model"]), version=version, weights=str(info["fingerprint"]))
+        return None
 
     def ask(self, calls: Sequence[Call]) -> list[list[Any] | Failure]:
         """One result per call, in order; they are sent in this order, too."""
-        return self.client.ask(calls, self._attempt)
 
-    async def _attempt(self, call: Call) -> list[Any] | Failure | Retry:
-        response = await self.client.exchange("POST", call.path, call.body)
-        if not isinstance(response, Response):
-            return response
-        if response.status != 200:
-            return refusal(response)
-        try:
-            value = call.read(parse(response.content))
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # in no shape we know
+        async def attempt(call: Call) -> list[Any] | Failure | Retry:
+            response = await self.client.exchange("POST", call.path, call.body)
+            if not isinstance(response, Response):
+                return response
+            if response.status != 200:
+                return refusal(response)
             value = None
-        start = response.content[:200].decode("utf-8", "replace")
-        return Retry(clean(f"unreadable reply: {start}")) if value is None else value
+            with suppress(*UNREADABLE):
+                value = call.read(parse(response.content))
+            start = response.content[:200].decode("utf-8", "replace")
+            return Retry(clean(f"unreadable reply: {start}")) if value is None else value
 
-
-def served_classifier(
-    server: Server,
-    serving: Serving,
-    loading: Loading,
-    *,
-    layout: Layout,
-    reward: Callable[[Logits], float],
-    name: str,
-    system: str | None,
-) -> Scorer:
-    """`reward` makes one number of a head's logits, and `name` says how."""
-    about = server.about
-    source = serving.tokenizer or about.tokenizer or about.source
-    import transformers
-
-    try:
-        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
-            resolve_weights(source), revision=loading.revision, trust_remote_code=loading.trust_remote_code
-        )
-    except Exception as error:  # damaged or unusual files raise whatever their reader meets first
-        why = first_line(error)
-        raise BadInput(f"cannot load the tokenizer of {source}: {why}; tokenizer=… names a folder or hub id") from None
-    reader = reader_of(tokenizer, layout, system)
-    head = ServedHead(server, serving.api, reward)
-    head.check([reader.texts(Query(question=question), [answer])[0] for question, answer in PROBES], tokenizer)
-    tokens = short_digest([tokenizer.chat_template, len(tokenizer)])
-    limit = shortest_limit(about.max_length, loading.max_length, getattr(tokenizer, "model_max_length", None))
-    model = f"{identity(about)}-{tokens}-{layout}-{name}-{system or ''}"
-    return AnswerScorer(reader, head.rewards, fingerprint=model, limit=limit, remote=server.client.remote)
-
-
-@dataclass(frozen=True, kw_only=True)
-class About:
-    """What a server says about itself."""
-
-    kind: Kind
-    model: str
-    version: str = ""
-    dtype: str = ""
-    weights: str = ""
-    """A commit or fingerprint, where the server knows it."""
-    source: str = ""
-    """Where the server got the weights: a folder, perhaps of another machine, or a hub id."""
-    tokenizer: str = ""
-    """Where it got the tokenizer, if elsewhere."""
-    max_length: int | None = None
-
-
-async def describe(get: Get, api: Api, model: str) -> About | None:
-    """What answers there; `None` if it is none of these servers."""
-    kind = "" if api == "auto" else api.split("-")[0]
-    if kind in ("", "vllm") and (version := await get("/version")) and isinstance(version.get("version"), str):
-        return _vllm(version["version"][:MAX_VERSION], await get("/v1/models"), model)
-    if kind in ("", "sglang"):
-        about = await get("/model_info") or await get("/get_model_info")
-        if about and "model_path" in about:
-            return _sglang(about, await get("/server_info") or await get("/get_server_info") or {}, model)
-    if kind in ("", "prb") and (info := await get("/info")) and info.get("server") == "prb":
-        version = str(info["version"])[:MAX_VERSION]
-        return About(kind="prb", model=str(info["model"]), version=version, weights=str(info["fingerprint"]))
-    return None
-
-
-def _vllm(version: str, listed: Any, model: str) -> About:
-    release = re.match(r"(\d{1,9})\.(\d{1,9})", version)
-    # a build from a checkout has no release number, or 0.1: taken for the newest
-    if release and (0, 1) < (int(release[1]), int(release[2])) < OLDEST_VLLM:
-        raise BadInput(f"/classify of vLLM {version} takes no token ids; 0.15 and later do")
-    cards = {str(card.get("id")): card for card in (listed or {}).get("data", [])}
-    if not cards or (model and model not in cards):
-        raise BadInput(f"the server serves {', '.join(cards) or 'no model'}" + (f", not {model}" if model else ""))
-    card = cards[model or next(iter(cards))]
-    return About(
-        kind="vllm",
-        version=version,
-        model=str(card["id"]),
-        source=str(card.get("root") or card["id"]),
-        max_length=_count(card.get("max_model_len")),
-    )
-
-
-def _sglang(about: dict[str, Any], server: dict[str, Any], model: str) -> About:
-    name = str(server.get("served_model_name") or about["model_path"])
-    if model and model not in (name, about["model_path"]):
-        raise BadInput(f"the server serves {name}, not {model}")
-    if about.get("is_generation") is True:
-        raise BadInput(f"SGLang serves {name} as a generator; start it with --is-embedding")
-    return About(
-        kind="sglang",
-        version=str(server.get("version") or "")[:MAX_VERSION],
-        model=name,
-        dtype=str(server.get("dtype") or ""),
-        source=str(about["model_path"]),
-        tokenizer=str(about.get("tokenizer_path") or ""),
-        max_length=_count(server.get("context_length") or server.get("max_req_input_len")),
-    )
+        return self.client.ask(calls, attempt)
 
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
-
-
-def logits_call(about: About, api: Api, texts: Sequence[Text]) -> Call:
-    """Asks for the raw logits of several texts. A reply that is not about these texts, or of another model, is none."""
-    ids = [list(text.ids) for text in texts]
-    rows: Callable[[Any], list[Any] | None]
-    body: dict[str, Any]
-    raw: dict[str, Any] = {"model": about.model, "input": ids, "use_activation": False}
-    if about.kind == "sglang":
-        path, body, rows = "/classify", {"input_ids": ids}, _embeddings
-    elif api == "vllm-tokens":
-        path, body, rows = "/pooling", {**raw, "task": "token_classify"}, _last_tokens
-    else:
-        path, body, rows = "/classify", raw, partial(_indexed, field="probs")
-
-    def read(reply: Any) -> list[Logits] | None:
-        if isinstance(reply, dict) and reply.get("model", about.model) != about.model:
-            return None
-        logits = [numbers for row in rows(reply) or () if (numbers := _numbers(row))]
-        return logits if len(logits) == len(texts) else None
-
-    return Call(path, body, read)
-
-
-def _indexed(reply: Any, field: str) -> list[Any] | None:
-    match reply:
-        case {"data": [*rows]}:
-            values = {row.get("index"): row.get(field) for row in rows if isinstance(row, dict)}
-            if len(values) == len(rows) and set(values) == set(range(len(rows))):
-                return [values[n] for n in range(len(rows))]
-    return None
-
-
-def _last_tokens(reply: Any) -> list[Any] | None:
-    """The last token has read all others."""
-    rows = _indexed(reply, "data")
-    return [row[-1] for row in rows] if rows else None
-
-
-def _embeddings(reply: Any) -> list[Any] | None:
-    rows = reply if isinstance(reply, list) else [reply]
-    return [row["embedding"] for row in rows] if all(isinstance(r, dict) and "embedding" in r for r in rows) else None
-
-
-def _numbers(value: Any) -> Logits | None:
-    """One or several logits; servers write null for what is not a number."""
-    match value:
-        case [[*inner]]:
-            return _numbers(inner)
-        case [*items] if items and all(item is None or type(item) in (int, float) for item in items):
-            return [float("nan") if item is None else float(item) for item in items]
-    return None
-
-
-def identity(about: About) -> str:
-    """Server, version, model and dtype. Weights on this machine are known by their content, others by their name."""
-    folder = Path(about.source)
-    here = folder.is_dir() and any(folder.glob("*.safetensors"))
-    model = fingerprint(str(folder)) if here else about.model.rstrip("/")
-    name = Path(model).name if model.startswith("/") else model
-    return "-".join(filter(None, ("served", about.kind, about.version, name, about.weights, about.dtype)))
-
-
-def reader_of(tokenizer: Any, layout: Layout, system: str | None) -> Chat | TwoTexts:
-    return TwoTexts(tokenizer) if layout == "pair" else Chat(tokenizer, system=system)
 
 
 class ServedHead:
@@ -304,6 +205,7 @@ class ServedHead:
     tokens, so that equal beginnings follow one another in the server's prefix cache."""
 
     def __init__(self, server: Server, api: Api, reward: Callable[[Logits], float]) -> None:
+        """`reward` makes one number of a head's logits."""
         self._server, self._api, self._reward = server, api, reward
         self._width: int | None = None
         """How many logits the head has; a server that changes it has changed the model."""
@@ -330,19 +232,35 @@ class ServedHead:
         return results
 
     def _call(self, texts: Sequence[Text]) -> Call:
-        call = logits_call(self._server.about, self._api, texts)
+        """Asks for the raw logits of several texts. A reply that is not about these texts, or of another model, is
+        none."""
+        about, per_token = self._server.about, self._api == "vllm-tokens"
+        ids = [list(text.ids) for text in texts]
+        path, body = "/classify", {"model": about.model, "input": ids, "use_activation": False}
+        if about.kind == "sglang":
+            body = {"input_ids": ids}
+        elif per_token:
+            path, body = "/pooling", {**body, "task": "token_classify"}
 
         def read(reply: Any) -> list[Logits] | Failure | None:
-            logits = call.read(reply)
-            if logits is None or isinstance(logits, Failure):
-                return logits
+            if about.kind == "sglang":
+                rows = [row["embedding"] for row in (reply if isinstance(reply, list) else [reply])]
+            elif reply.get("model", about.model) != about.model:
+                return None
+            else:
+                by_index = {row["index"]: row["data" if per_token else "probs"] for row in reply["data"]}
+                rows = [by_index[n] for n in range(len(reply["data"]))]
+                rows = [row[-1] for row in rows] if per_token else rows  # the last token has read all others
+            logits = [numbers for row in rows if (numbers := _numbers(row))]
+            if len(logits) != len(texts):
+                return None
             widths = {len(row) for row in logits}
             if widths == {self._width or len(logits[0])}:
                 return logits
             why = f"{max(widths)} logits per text, {self._width} before: it serves another model now"
             return Failure("the server has changed", why, kind="fatal")
 
-        return call._replace(read=read)
+        return Call(path, body, read)
 
     def check(self, texts: Sequence[Text], tokenizer: Any) -> None:
         """Whether the server gives logits for a few texts, of the same tokens as ours. vLLM says how it tokenizes;
@@ -359,6 +277,16 @@ class ServedHead:
         ours = tokenizer(text, add_special_tokens=False)["input_ids"]
         if tokens and not isinstance(tokens, Failure) and tokens != ours:
             raise BadInput("the tokenizer is not the server's; tokenizer=… names the right one")
+
+
+def _numbers(value: Any) -> Logits | None:
+    """One or several logits; servers write null for what is not a number."""
+    match value:
+        case [[*inner]]:
+            return _numbers(inner)
+        case [*items] if items and all(item is None or type(item) in (int, float) for item in items):
+            return [float("nan") if item is None else float(item) for item in items]
+    return None
 
 
 class PrbServer:
@@ -381,11 +309,18 @@ class PrbServer:
         return [results[n] for n in range(len(asks))]
 
     def _call(self, query: Query, answers: Sequence[str]) -> Call:
-        weights = self._server.about.weights
+        fields = {
+            "user": query.user,
+            "context": [turn._asdict() for turn in query.context],
+            "posts": [post._asdict() for post in query.posts],
+            "choices": [choice._asdict() for choice in query.choices],
+            "plan": list(query.plan),
+        }
+        body = {"question": query.question} | {name: value for name, value in fields.items() if value}
 
         def read(reply: Any) -> list[float | Failure] | Failure | None:
             match reply:
-                case {"fingerprint": str(other)} if other != weights:
+                case {"fingerprint": str(other)} if other != self._server.about.weights:
                     return Failure("the server has changed", f"it serves {clean(other)} now", kind="fatal")
                 case {"scores": [*scores], "failures": [*why], "cut": [*cut], "fingerprint": _}:
                     if len(scores) == len(why) == len(cut) == len(answers):
@@ -393,16 +328,4 @@ class PrbServer:
                         return [Failure(clean(str(w))) if s is None else Reward(s, cut=int(c)) for s, w, c in rows]
             return None
 
-        return Call("/v1/score", {"query": query_body(query), "answers": list(answers), "partial": True}, read)
-
-
-def query_body(query: Query) -> dict[str, Any]:
-    """A query as `/v1/score` reads it, without what is empty."""
-    fields = {
-        "user": query.user,
-        "context": [turn._asdict() for turn in query.context],
-        "posts": [post._asdict() for post in query.posts],
-        "choices": [choice._asdict() for choice in query.choices],
-        "plan": list(query.plan),
-    }
-    return {"question": query.question} | {name: value for name, value in fields.items() if value}
+        return Call("/v1/score", {"query": body, "answers": list(answers), "partial": True}, read)

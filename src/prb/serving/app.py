@@ -83,11 +83,6 @@ class Metrics:
         self.batch_queries.observe(queries)
         self.batch_seconds.observe(seconds)
 
-    def count_request(self, path: str, status: int, seconds: float) -> None:
-        route = path if path in ROUTES else "other"
-        self.requests.labels(route, status).inc()
-        self.request_seconds.labels(route).observe(seconds)
-
 
 @dataclass(frozen=True)
 class Service:
@@ -229,6 +224,7 @@ class Guard:
         if scope["type"] != "http":
             return
         started, status = time.perf_counter(), 500
+        headers, route = Headers(scope=scope), scope["path"] if scope["path"] in ROUTES else "other"
 
         async def note_status(message: Message) -> None:
             nonlocal status
@@ -236,7 +232,15 @@ class Guard:
             await send(message)
 
         try:
-            self._check(Headers(scope=scope), scope["path"])
+            if self._token is None and host_name(headers.get("host", "")) not in self._hosts:
+                # a web page whose name was pointed at this machine (DNS rebinding) sends its own name
+                raise Refused(403, "this Host is not served; use 127.0.0.1, or start the server with a token")
+            authorization = headers.get("authorization", "").encode("latin-1")
+            if route != "/healthz" and not has_token(authorization, self._token):
+                raise Refused(401, "a bearer token is required", {"WWW-Authenticate": "Bearer"})
+            if "content-length" in headers and "transfer-encoding" in headers:  # proxies disagree on where it ends
+                reason = "send either Content-Length or Transfer-Encoding, not both"
+                raise Refused(400, reason, {"Connection": "close"})
             await self._app(scope, receive, note_status)
         except Refused as refusal:
             await JSONResponse(refusal.content, refusal.status, refusal.headers)(scope, receive, note_status)
@@ -244,18 +248,8 @@ class Guard:
             # the client has its reply; the message may quote users' texts and stays out of the log
             log.error("a request failed: %s", place_of(error))
         finally:
-            self._metrics.count_request(scope["path"], status, time.perf_counter() - started)
-
-    def _check(self, headers: Headers, path: str) -> None:
-        if self._token is None and host_name(headers.get("host", "")) not in self._hosts:
-            # a web page whose name was pointed at this machine (DNS rebinding) sends its own name
-            raise Refused(403, "this Host is not served; use 127.0.0.1, or start the server with a token")
-        authorization = headers.get("authorization", "").encode("latin-1")
-        if path != "/healthz" and not has_token(authorization, self._token):
-            raise Refused(401, "a bearer token is required", {"WWW-Authenticate": "Bearer"})
-        if "content-length" in headers and "transfer-encoding" in headers:  # proxies disagree on where it ends
-            reason = "send either Content-Length or Transfer-Encoding, not both"
-            raise Refused(400, reason, {"Connection": "close"})
+            self._metrics.requests.labels(route, status).inc()
+            self._metrics.request_seconds.labels(route).observe(time.perf_counter() - started)
 
 
 # --- requests and replies of the three formats: ours, OpenRLHF's and vLLM's ---

@@ -30,7 +30,7 @@ from prb.models import MODELS, PREFIXES_SHARED, check_scorer, execution_of
 from prb.registry import Spec
 from prb.text.pii import mask_query
 from prb.types import Ask, Failure, Query, RewardModel, Scorer
-from prb.work import OUT_OF_MEMORY, compute_in_halves, is_out_of_memory
+from prb.work import OUT_OF_MEMORY, checked_reward, compute_in_halves, is_out_of_memory
 
 log = logging.getLogger("prb.serving")
 
@@ -237,7 +237,19 @@ class Batcher:
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._waiting)
-                self._gather()
+                # More answers may come: the window of the oldest one, longer while they keep coming to a slow model.
+                # Clients that have just received their scores all come back at once. A batch that does not wait for
+                # them splits them from the others for good, and their queries are read twice. A tenth of its time is
+                # worth that.
+                start = time.monotonic()
+                while self._waiting and len(self._waiting) < self._limits.batch:
+                    oldest, newest = next(iter(self._waiting.values())), next(reversed(self._waiting.values()))
+                    patience = start + PATIENCE * self._pace * len(self._waiting)
+                    quiet = max(newest.arrived, start) + self._limits.window
+                    remaining = min(quiet, max(oldest.arrived + self._limits.window, patience)) - time.monotonic()
+                    if remaining <= 0:
+                        break
+                    self._condition.wait(remaining)
                 taken = [self._waiting.pop(number) for number in list(select_batch(self._waiting, self._limits))]
                 batch = [waiting for waiting in taken if waiting.future.set_running_or_notify_cancel()]
             if not batch:
@@ -253,22 +265,6 @@ class Batcher:
             self._on_batch(answers=len(batch), queries=queries, failed=failed, seconds=seconds)
             for waiting in batch:
                 waiting.future.set_result(results[waiting.ask])
-
-    def _gather(self) -> None:
-        """Wait for more answers: the window of the oldest one, longer while more keep coming to a slow model.
-
-        Clients that have just received their scores all come back at once. A batch that does not wait for them splits
-        them from the others for good, and their queries are read twice. A tenth of its time is worth that.
-        """
-        start = time.monotonic()
-        while self._waiting and len(self._waiting) < self._limits.batch:
-            oldest, newest = next(iter(self._waiting.values())), next(reversed(self._waiting.values()))
-            patience = start + PATIENCE * self._pace * len(self._waiting)
-            quiet = max(newest.arrived, start) + self._limits.window
-            remaining = min(quiet, max(oldest.arrived + self._limits.window, patience)) - time.monotonic()
-            if remaining <= 0:
-                return
-            self._condition.wait(remaining)
 
 
 def select_batch(waiting: dict[int, Waiting], limits: Limits) -> Iterator[int]:
@@ -297,12 +293,7 @@ def score_isolated(score: Score, asks: Sequence[Ask]) -> list[float | Failure]:
     """One result per ask. If the model raises, halves are retried until the ask that causes it is isolated."""
 
     def checked(asks: Sequence[Ask]) -> list[float | Failure]:
-        results = [
-            reward
-            if isinstance(reward, Failure) or math.isfinite(reward)
-            else Failure("not a finite number", str(float(reward)))
-            for reward in score(asks)
-        ]
+        results = [checked_reward(reward) for reward in score(asks)]
         if len(results) != len(asks):
             raise RuntimeError(f"the model returned {len(results)} scores for {len(asks)} answers")
         return results

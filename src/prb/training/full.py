@@ -12,7 +12,7 @@ import logging
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -41,7 +41,7 @@ from prb.runs import Finished, RunFolder, draft, read_json, write_json, write_li
 from prb.stats.estimate import codes
 from prb.training.config import LORA_ALPHA, FullConfig
 from prb.training.learning import open_training, split_off
-from prb.types import Failure, Pair, Query, TrainedOn
+from prb.types import Failure, Pair, TrainedOn
 from prb.weights import make_readable
 from prb.work import chunks
 
@@ -380,17 +380,17 @@ def tokenized(config: FullConfig, dataset: Dataset, chat: Chat, limit: int) -> I
         plans = builder.plans(chunk) if config.condition == "plan" else {}
         for pair in chunk:
             built = builder.build(pair, config.condition, plans.get(pair.id))
-            yield pair, built if isinstance(built, Failure) else texts_of(chat, built.query, pair.contrast, limit)
-
-
-def texts_of(chat: Chat, query: Query, answers: Sequence[str], limit: int) -> Texts | Failure:
-    """What is too long loses its oldest posts first; an answer is never cut."""
-    fitting = fit(query, lambda shown: all(len(text.ids) <= limit for text in chat.texts(shown, answers)))
-    if isinstance(fitting, Failure):
-        return fitting
-    shown, cut = fitting
-    chosen, rejected = (chat.text(shown, answer) for answer in answers)
-    return Texts(chosen, rejected, cut)
+            if isinstance(built, Failure):
+                yield pair, built
+                continue
+            answers = pair.contrast
+            # what is too long loses its oldest posts first; an answer is never cut
+            fitted = fit(built.query, lambda q: max(len(text.ids) for text in chat.texts(q, answers)) <= limit)  # noqa: B023
+            if isinstance(fitted, Failure):
+                yield pair, fitted
+                continue
+            chosen, rejected = chat.texts(fitted[0], answers)
+            yield pair, Texts(chosen, rejected, cut=fitted[1])
 
 
 def token_columns(method: str, texts: Texts) -> dict[str, list[int]]:

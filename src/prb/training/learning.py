@@ -31,7 +31,7 @@ from prb.progress import SILENT, Progress
 from prb.runs import draft
 from prb.stats.estimate import codes, share
 from prb.stats.paired import Twins, person_effect
-from prb.types import Ask, Estimate, Failure, Pair, Query
+from prb.types import Ask, Estimate, Failure, Pair, Query, Tested
 from prb.work import chunks
 
 CHUNK = 256
@@ -319,8 +319,27 @@ class Training:
 
         noise = torch.Generator().manual_seed(self.learning.seed * 1_000_003 + number)
         step, total = Step(number / self.learning.epochs, noise), 0.0
-        for rows in user_batches(self.examples.user[self.fit], self.learning.batch, self.learning.seed, number):
-            total += self._step(self.fit[rows], step) * len(rows)
+        unpenalized = self.method.unpenalized | {"codes"}
+        weights = [value for name, value in self.params.items() if name not in unpenalized]
+        for batch in user_batches(self.examples.user[self.fit], self.learning.batch, self.learning.seed, number):
+            rows = self.fit[batch]
+            pairs = self._pairs(rows, "float32")
+            penalty = self.learning.l2 * sum(value.square().sum() for value in weights)
+            if self.method.tabled:  # each row gets its user's code, each batch its share of the prior
+                places, codes = np.searchsorted(self.users, self.examples.user[rows]), self.params["codes"]
+                pairs = pairs._replace(view=pairs.view._replace(code=codes[torch.from_numpy(places)]))
+                distance = codes[torch.from_numpy(np.unique(places))].square().sum()
+                penalty = penalty + self.method.prior * distance / len(rows)
+            loss = self.method.loss(self.params, pairs, step)
+            if not bool(loss.isfinite()):
+                raise PrbError(
+                    f"{self.spec}: the loss is {float(loss.detach())} in epoch {number + 1}; --sweep chooses the "
+                    "settings of the method and its L2 penalty by cross-validation"
+                )
+            self.optimizer.zero_grad()
+            (loss + penalty).backward()
+            self.optimizer.step()
+            total += float(loss.detach()) * len(rows)
         done = Epoch(number + 1, total / len(self.fit))
         now = {name: value.detach().clone() for name, value in self.params.items()}
         if len(held):
@@ -331,29 +350,6 @@ class Training:
         if done.held_loss is None or done.held_loss < lowest:
             self.best, self.kept = number + 1, now
         self.curve.append(done)
-
-    def _step(self, rows: Ints, step: Step) -> float:
-        import torch
-
-        pairs = self._pairs(rows, "float32")
-        unpenalized = self.method.unpenalized | {"codes"}
-        weights = [value for name, value in self.params.items() if name not in unpenalized]
-        penalty = self.learning.l2 * sum(value.square().sum() for value in weights)
-        if self.method.tabled:  # each row gets its user's code, each batch its share of the prior
-            places, codes = np.searchsorted(self.users, self.examples.user[rows]), self.params["codes"]
-            pairs = pairs._replace(view=pairs.view._replace(code=codes[torch.from_numpy(places)]))
-            distance = codes[torch.from_numpy(np.unique(places))].square().sum()
-            penalty = penalty + self.method.prior * distance / len(rows)
-        loss = self.method.loss(self.params, pairs, step)
-        if not bool(loss.isfinite()):
-            raise PrbError(
-                f"{self.spec}: the loss is {float(loss.detach())} in epoch {len(self.curve) + 1}; --sweep chooses the "
-                "settings of the method and its L2 penalty by cross-validation"
-            )
-        self.optimizer.zero_grad()
-        (loss + penalty).backward()
-        self.optimizer.step()
-        return float(loss.detach())
 
     def _pairs(self, rows: Ints, dtype: str) -> Pairs:
         """Rows for torch, scaled; users have no code yet."""
@@ -505,19 +501,12 @@ def credits_of(margins: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class PersonEffect(Estimate):
-    p: float | None = None
-    p_holm: float | None = None
-    test: str = ""
-
-
-@dataclass(frozen=True)
 class HeadResults:
     """How a head does on some rows, with intervals clustered by user."""
 
     accuracy: Estimate
     loss: float | None
-    person_effect: PersonEffect | None
+    person_effect: Tested | None
     """`None` where no row has its twin beside it."""
 
 
@@ -525,9 +514,8 @@ def results(margins: Floats, examples: Examples, rows: Ints) -> HeadResults:
     place = {int(row): n for n, row in enumerate(rows)}
     twins = np.array([place.get(int(examples.twins[row]), -1) for row in rows], dtype=np.int64)
     clusters = examples.cluster[rows]
-    effect = person_effect(margins, Twins.find(twins, clusters, np.ones(len(rows), dtype=bool)))
     return HeadResults(
         accuracy=share(credits_of(margins), clusters),
         loss=float(np.logaddexp(0, -margins).mean()) if len(margins) else None,
-        person_effect=PersonEffect(**effect.as_dict()) if effect else None,
+        person_effect=person_effect(margins, Twins.find(twins, clusters, np.ones(len(rows), dtype=bool))),
     )

@@ -31,7 +31,7 @@ from prb.hashing import draw
 from prb.models.personal.collaborative import Collaborative, fit, ratings_of, save_factors, votes_by_user
 from prb.models.personal.features import FEATURES, Features, features_of
 from prb.models.personal.head import CARD, Head, Personal, infer_codes, read_card, save
-from prb.models.personal.methods import METHODS, Floats, Matcher
+from prb.models.personal.methods import METHODS, Matcher
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import Finished, RunFolder, remove, write_json
@@ -157,7 +157,7 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
     learning = Learning(epochs=config.epochs, seed=config.seed)
     if config.sweep:
         kept = config.target / SWEEP
-        tried = sweep([spec], examples, rows, learning, kept=kept, progress=progress)
+        tried = sweep(spec, examples, rows, learning, kept=kept, progress=progress)
         best = tried[0]
         spec, learning = best.method, replace(learning, l2=best.l2, epochs=max(1, best.epochs))
         fit, held = rows, rows[:0]  # the folds have chosen the settings; no user needs to be held out any more
@@ -227,7 +227,14 @@ def validate(
     shown = UserConfig(k=config.k)
     builder = QueryBuilder.of(shown, donors, PLANNERS.make(shown.planner), reader=model, seed=config.seed)
     rows = np.sort(scored)
-    by_condition = {c: condition_margins(model, builder, [pairs[int(row)] for row in rows], c) for c in CONDITIONS}
+    by_condition = {condition: np.full(len(rows), np.nan) for condition in CONDITIONS}
+    """Reward of chosen minus reward of rejected, NaN where there is none."""
+    for condition, margins in by_condition.items():
+        built = {n: builder.build(pairs[int(row)], condition) for n, row in enumerate(rows)}
+        queries = {n: made.query for n, made in built.items() if isinstance(made, Built)}
+        asks = [Ask(query, answer) for n, query in queries.items() for answer in pairs[int(rows[n])].contrast]
+        scores = np.array([np.nan if isinstance(s, Failure) else float(s) for s in model.score(asks)])
+        margins[list(queries)] = scores[::2] - scores[1::2]
     credit = {c: credits_of(m) for c, m in by_condition.items()}
     clusters = examples.cluster[rows]
     answered = ~np.isnan(by_condition["profile"])
@@ -242,18 +249,6 @@ def validate(
     )
 
 
-def condition_margins(
-    model: Personal, builder: QueryBuilder, pairs: Sequence[Pair], condition: ConditionName
-) -> Floats:
-    """Reward of chosen minus reward of rejected, NaN where there is none."""
-    built = {n: query for n, pair in enumerate(pairs) if isinstance(query := builder.build(pair, condition), Built)}
-    asks = [Ask(query.query, answer) for n, query in built.items() for answer in pairs[n].contrast]
-    scores = np.array([np.nan if isinstance(s, Failure) else float(s) for s in model.score(asks)])
-    differences = np.full(len(pairs), np.nan)
-    differences[list(built)] = scores[::2] - scores[1::2]
-    return differences
-
-
 def candidates(spec: str, learning: Learning) -> Iterator[tuple[str, Learning]]:
     """Values of l2, and of the settings in the method's grid that the spec does not fix."""
     method, parsed = METHODS.make(spec), Spec.parse(spec)
@@ -266,7 +261,7 @@ def candidates(spec: str, learning: Learning) -> Iterator[tuple[str, Learning]]:
 
 
 def sweep(
-    specs: Sequence[str],
+    spec: str,
     examples: Examples,
     rows: Ints,
     learning: Learning,
@@ -278,17 +273,17 @@ def sweep(
 
     Settings are chosen by cross-validation over the training users and by nothing else.
     """
-    todo = [candidate for spec in specs for candidate in candidates(spec, learning)]
+    todo = list(candidates(spec, learning))
     done: dict[tuple[str, float], Tried] = {}
     if kept and kept.exists():
         with suppress(msgspec.DecodeError):  # a file that cannot be read is tried again
             before = msgspec.json.decode(kept.read_bytes(), type=list[Tried])
             done = {(tried.method, tried.l2): tried for tried in before}
     progress.begin(f"cross-validating {len(todo)} settings", total=len(todo), done=len(done))
-    for spec, setting in todo:
-        if (spec, setting.l2) in done:
+    for candidate, setting in todo:
+        if (candidate, setting.l2) in done:
             continue
-        done[spec, setting.l2] = cross_validate(spec, examples, rows, setting)
+        done[candidate, setting.l2] = cross_validate(candidate, examples, rows, setting)
         if kept:
             write_json(kept, list(done.values()))
         progress.advance()
@@ -351,16 +346,6 @@ def tune(
     return {"tuning": curve, "held_axes": [lesson.axis for lesson in held]}
 
 
-def linear_below(model: Any, layer: int) -> list[str]:
-    """Names of the linear maps in the layers that a state depends on."""
-    from torch.nn import Linear
-
-    numbered = (
-        (name, re.search(r"\.(\d+)\.", name)) for name, part in model.named_modules() if isinstance(part, Linear)
-    )
-    return [name for name, number in numbered if number and int(number[1]) < layer]
-
-
 class Tuner:
     def __init__(self, method: Matcher, lm: str, layer: int, loading: Loading, seed: int) -> None:
         try:
@@ -373,13 +358,13 @@ class Tuner:
 
         torch.manual_seed(seed)
         base = load_weights(lm, "causal", replace(loading, dtype="fp32"))
-        layers = base.model.config.get_text_config().num_hidden_layers
-        layer %= layers + 1
-        lora = peft.LoraConfig(
-            r=method.rank,
-            lora_alpha=LORA_ALPHA * method.rank,
-            target_modules=linear_below(base.model, layer),
-        )
+        layer %= base.model.config.get_text_config().num_hidden_layers + 1
+        linear = [name for name, part in base.model.named_modules() if isinstance(part, torch.nn.Linear)]
+        numbered = ((name, re.search(r"\.(\d+)\.", name)) for name in linear)
+        below = [
+            name for name, number in numbered if number and int(number[1]) < layer
+        ]  # all that the state depends on
+        lora = peft.LoraConfig(r=method.rank, lora_alpha=LORA_ALPHA * method.rank, target_modules=below)
         self._model: Any = peft.get_peft_model(base.model, lora)
         self._body = at_layer(base, layer)
         self._tokenizer, self._method, self._seed = base.tokenizer, method, seed

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prb.models.personal.collaborative import Collaborative
 from prb.models.personal.methods import METHODS, Pairs, View
 from tests.training.synthetic import Users, conflicting_users, cosine, implied_taste
 
@@ -20,7 +21,7 @@ from prb.models.personal.methods import Step, bradley_terry, gaussian_kl  # noqa
 from prb.training.learning import Learned, Learning, first_rows, fitted_codes, learn, margins  # noqa: E402
 
 MADE = {name: METHODS.make(name) for name in METHODS}
-GRADUAL = [name for name, method in MADE.items() if not (method.closed_form or method.from_votes)]
+GRADUAL = [name for name, method in MADE.items() if not (method.closed_form or isinstance(method, Collaborative))]
 BLIND = ["bt", "lore", "pal", "vpl"]
 MARGINS = st.lists(st.floats(-20, 20), min_size=1, max_size=8)
 

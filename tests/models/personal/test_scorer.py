@@ -18,6 +18,7 @@ from prb.models.personal.head import Head, Personal, Scaler, fingerprint, read, 
 from prb.types import Ask, Choice, Failure, Post, Query
 
 SIZE = 256
+UNSCALED = Scaler(*[np.stack([np.zeros(SIZE), np.ones(SIZE)])] * 2)
 CARD = {
     "features": "static",
     "features_fingerprint": make_features("static").fingerprint,
@@ -29,14 +30,14 @@ ASK = Ask(Query(question="What bread should I bake?", user="ann", posts=POSTS), 
 
 def light_head() -> Head:
     weights = np.random.default_rng(0).standard_normal(2 * SIZE + 1).astype(np.float32).astype(np.float64)
-    return Head("light", {"weights": weights}, Scaler.identity(SIZE), np.zeros(0))
+    return Head("light", {"weights": weights}, UNSCALED, np.zeros(0))
 
 
 def lore_head() -> Head:
     basis = np.random.default_rng(0).standard_normal((SIZE, 2)).astype(np.float32).astype(np.float64)
     known = {"ann": np.array([3.0, -3.0])}
     people = np.array([[3.0, -3.0], [-3.0, 3.0]])
-    return Head("lore?rank=2", {"basis": basis, "people": people}, Scaler.identity(SIZE), np.zeros(2), known)
+    return Head("lore?rank=2", {"basis": basis, "people": people}, UNSCALED, np.zeros(2), known)
 
 
 def scorer(head: Head, **changes: Any) -> Personal:

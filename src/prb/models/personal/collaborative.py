@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -50,8 +50,6 @@ class Collaborative(Method):
     prior: Positive = 3.0
     """Penalty on the squared factors of users and items."""
 
-    from_votes: ClassVar[bool] = True
-
 
 class Ratings(NamedTuple):
     """Votes as columns."""
@@ -72,8 +70,7 @@ class Factors:
     """(items, 1 + rank): the first column is 1, so that a user may agree with more of everything."""
     text: Floats
     """(1 + size, 1 + rank): from words to bias and factors; the last row is an intercept."""
-    penalty: float
-    explained: float
+    explained: float = 0.0
     """Share of the variance of factors that words explain, by leave-one-out."""
 
 
@@ -112,8 +109,9 @@ def factorize(ratings: Ratings, rank: int, prior: float, *, seed: int = 0) -> tu
         users = _solve(user, items[item], target() - bias[item], len(users), np.full(1 + rank, ridge))
         known = np.concatenate([np.ones((len(item), 1)), users[user][:, 1:]], axis=1)
         # of an item: its bias, which only few votes should hold near 0, and the factors
-        found = _solve(item, known, target() - users[user][:, 0], count, np.r_[CURVATURE, np.full(rank, ridge)])
-        bias, items = found[:, 0], np.concatenate([ones, found[:, 1:]], axis=1)
+        penalties = np.r_[CURVATURE, np.full(rank, ridge)]
+        solution = _solve(item, known, target() - users[user][:, 0], count, penalties)
+        bias, items = solution[:, 0], np.concatenate([ones, solution[:, 1:]], axis=1)
     return bias, items
 
 
@@ -136,14 +134,13 @@ def with_words(bias: Floats, items: Floats, texts: Sequence[str], features: Feat
     """Bias and factors of items, and how to predict those of others from their words."""
     from sklearn.linear_model import RidgeCV
 
-    wanted = np.concatenate([bias[:, None], items[:, 1:]], axis=1)
+    targets = np.concatenate([bias[:, None], items[:, 1:]], axis=1)
     words = np.asarray(features.texts(texts), dtype=np.float64)
-    model = RidgeCV(alphas=ALPHAS, scoring="r2").fit(words, wanted)
+    model = RidgeCV(alphas=ALPHAS, scoring="r2").fit(words, targets)
     return Factors(
         bias=bias,
         items=items,
         text=np.concatenate([model.coef_.T, model.intercept_[None]]),
-        penalty=float(model.alpha_),
         explained=float(model.best_score_),
     )
 
@@ -161,7 +158,15 @@ class CollaborativeScorer:
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         shown = [votes_of(ask.query) for ask in asks]
         texts = list(dict.fromkeys([*(ask.answer for ask in asks), *(text for votes in shown for text in votes)]))
-        places = dict(zip(texts, self._item_factors(texts), strict=True))
+        # (texts, 2 + rank): bias, 1, factors; from the words where the item is unknown
+        factors = self._factors
+        rows = np.array([self._known.get(text_digest(text), -1) for text in texts], dtype=np.int64)
+        items = np.concatenate([factors.bias[rows][:, None], factors.items[rows]], axis=1)
+        if unknown := np.flatnonzero(rows < 0).tolist():
+            words = np.asarray(self._features.texts([texts[n] for n in unknown]), dtype=np.float64)
+            guessed = words @ factors.text[:-1] + factors.text[-1]
+            items[unknown] = np.concatenate([guessed[:, :1], np.ones((len(unknown), 1)), guessed[:, 1:]], axis=1)
+        places = dict(zip(texts, items, strict=True))
         rewards: list[float | Failure] = []
         for ask, votes in zip(asks, shown, strict=True):
             key = tuple(sorted(votes.items()))
@@ -170,17 +175,6 @@ class CollaborativeScorer:
             item, user = places[ask.answer], self._users[key]
             rewards.append(float(item[0] + item[2:] @ user[1:]))
         return rewards
-
-    def _item_factors(self, texts: Sequence[str]) -> Floats:
-        """(texts, 2 + rank): bias, 1, factors; from the words where the item is unknown."""
-        factors = self._factors
-        rows = np.array([self._known.get(text_digest(text), -1) for text in texts])
-        found = np.concatenate([factors.bias[rows][:, None], factors.items[rows]], axis=1)
-        if unknown := np.flatnonzero(rows < 0).tolist():
-            words = np.asarray(self._features.texts([texts[n] for n in unknown]), dtype=np.float64)
-            guessed = words @ factors.text[:-1] + factors.text[-1]
-            found[unknown] = np.concatenate([guessed[:, :1], np.ones((len(unknown), 1)), guessed[:, 1:]], axis=1)
-        return found
 
     def _infer(self, items: Floats, votes: Votes) -> Floats:
         """The user's factors, from the votes that are shown."""
@@ -212,7 +206,7 @@ def load_collaborative(folder: Path) -> CollaborativeScorer | None:
     if not isinstance(method, Collaborative):
         return None
     with read_arrays(folder) as arrays:
-        factors = Factors(arrays["bias"], arrays["items"], arrays["text"], 0.0, 0.0)
+        factors = Factors(arrays["bias"], arrays["items"], arrays["text"])
         count, width = len(items or ()), 1 + method.rank
         shapes = (factors.bias.shape, factors.items.shape, factors.text.shape[1:])
         if not isinstance(items, list) or shapes != ((count,), (count, width), (width,)):

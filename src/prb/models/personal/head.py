@@ -45,11 +45,6 @@ class Scaler:
     text: Floats
 
     @classmethod
-    def identity(cls, size: int) -> Scaler:
-        same = np.stack([np.zeros(size), np.ones(size)])
-        return cls(same, same)
-
-    @classmethod
     def fit(cls, answers: Any, texts: Any) -> Scaler:
         return cls(_moments(answers), _moments(texts))
 
@@ -236,29 +231,30 @@ class Personal:
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         """What a head cannot use is removed first, so that it makes no difference, not even in rounding."""
-        visible = [Ask(self._visible(ask.query), ask.answer) for ask in asks]
+        method, visible = self.head.method, []
+        for query, answer in asks:
+            choices = query.choices if method.code_size else ()
+            user = query.user if query.user in self._codes and not choices else None
+            shown = query if method.joint or method.uses_posts else replace(query, posts=(), plan=())
+            visible.append(Ask(replace(shown, user=user, choices=choices), answer))
         distinct = list(dict.fromkeys(visible))
-        answers = encode_answers(self._features, distinct, joint=self.head.method.joint)
-        vectors = {ask: a for ask, a in zip(distinct, answers, strict=True) if not isinstance(a, Failure)}
-        rewards: dict[Ask, float | Failure] = {
-            ask: a for ask, a in zip(distinct, answers, strict=True) if isinstance(a, Failure)
-        }
+        # the history belongs to the context of an answer only for methods that are `joint`
+        in_context = distinct if method.joint else [Ask(query.blind, answer) for query, answer in distinct]
+        vectors: dict[Ask, Vector] = {}
+        rewards: dict[Ask, float | Failure] = {}
+        for ask, vector in zip(distinct, self._features.answers(in_context), strict=True):
+            if isinstance(vector, Failure):
+                rewards[ask] = vector
+            else:
+                vectors[ask] = vector
         if vectors:
             queries = [ask.query for ask in vectors]
-            shown = queries if self.head.method.uses_posts else [query.blind for query in queries]
-            view = view_of(self._features, shown, self._codes_of(queries))
+            with_posts = queries if method.uses_posts else [query.blind for query in queries]
+            view = view_of(self._features, with_posts, self._codes_of(queries))
             values = self.head.rewards(view, np.stack(list(vectors.values())))
             for ask, value in zip(vectors, values, strict=True):
                 rewards[ask] = float(value) if np.isfinite(value) else Failure("reward is not a finite number")
         return [rewards[ask] for ask in visible]
-
-    def _visible(self, query: Query) -> Query:
-        method = self.head.method
-        choices = query.choices if method.code_size else ()
-        user = query.user if query.user in self._codes and not choices else None
-        if method.joint or method.uses_posts:
-            return replace(query, user=user, choices=choices)
-        return replace(query, user=user, choices=choices, posts=(), plan=())
 
     def _codes_of(self, queries: Sequence[Query]) -> Floats:
         """From a user's past choices if the query has some, else what training knew of the user, else the prior's."""
@@ -272,11 +268,6 @@ class Personal:
         prior_mean = self.head.prior_mean
         codes = [next(inferred) if q.choices else self._codes.get(q.user or "", prior_mean) for q in queries]
         return np.stack([prior_mean if isinstance(code, Failure) else code for code in codes])
-
-
-def encode_answers(features: Features, asks: Sequence[Ask], *, joint: bool) -> list[Vector | Failure]:
-    """Answers in context; the history belongs to it only for methods that are `joint`."""
-    return features.answers(asks if joint else [Ask(query.blind, answer) for query, answer in asks])
 
 
 def view_of(features: Features, queries: Sequence[Query], codes: Any) -> View:
@@ -323,7 +314,7 @@ def infer_codes(head: Head, features: Features, histories: Sequence[Sequence[Cho
     choices = [(n, choice) for n, history in enumerate(histories) for choice in history]
     queries = [Query(question=choice.question) for _, choice in choices]
     asks = [Ask(query, text) for query, (_, choice) in zip(queries, choices, strict=True) for text in choice[1:]]
-    encoded = encode_answers(features, asks, joint=False)
+    encoded = features.answers(asks)
     chosen, rejected = (
         {n: a for n, a in enumerate(side) if not isinstance(a, Failure)} for side in (encoded[::2], encoded[1::2])
     )

@@ -98,8 +98,6 @@ class Method:
     """`solve` gives the parameters at once: no torch, no epochs."""
     taught: ClassVar[bool] = False
     """`teach` gives the parameters from labeled axes, which only some datasets have."""
-    from_votes: ClassVar[bool] = False
-    """It learns from votes on single items, and is no head on vectors: see `collaborative.py`."""
     unpenalized: ClassVar[frozenset[str]] = frozenset()
     """Parameters without an L2 penalty."""
     grid: ClassVar[dict[str, tuple[float, ...]]] = {}
