@@ -12,7 +12,7 @@ from msgspec import Struct
 from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Outcomes, read_outcomes
-from prb.stats.estimate import codes, is_exact, share
+from prb.stats.estimate import Floats, Ints, codes, is_exact
 from prb.stats.paired import correct, difference, flip_rate
 from prb.summary import Summary
 
@@ -82,22 +82,12 @@ def compare(config: CompareConfig) -> dict[str, Any]:
         common = [pair for pair in x_of if pair in y_of]
         x, y = (np.array([credits[pair] for pair in common], dtype=np.float64) for credits in (x_of, y_of))
         clusters = codes([cluster_of[pair] for pair in common])
-        both = ~(np.isnan(x) | np.isnan(y))
         only_in_one = len(x_of) + len(y_of) - 2 * len(common)
         # two user-blind models are at ½ by construction, so on the same rows their difference is 0
         exact = left in exact_a and right in exact_b and not only_in_one
-        row = {
-            "condition": left[1],
-            "model_a": left[0],
-            "model_b": right[0],
-            "accuracy_a": share(x[both], clusters[both]).value,
-            "accuracy_b": share(y[both], clusters[both]).value,
-            **difference(x, y, clusters, exact=exact, seed=SEED).as_dict(),
-            "p_holm": None,
-            "changed_sides": flip_rate(x, y),
-            "only_in_one": only_in_one,
-        }
-        rows.append(row)
+        about = {"condition": left[1], "model_a": left[0], "model_b": right[0]}
+        paired = compare_credits(x, y, clusters, exact=exact, seed=SEED)
+        rows.append({**about, **paired, "only_in_one": only_in_one})
     if not rows:
         raise BadInput(
             f"nothing to compare: {config.run_a} has {_listed(a)}; {config.run_b} has {_listed(b)}. "
@@ -108,6 +98,18 @@ def compare(config: CompareConfig) -> dict[str, Any]:
     correct(rows)
     same_data = summary_a.dataset.fingerprint == summary_b.dataset.fingerprint
     return {"a": str(config.run_a), "b": str(config.run_b), "same_data": same_data, "comparisons": rows}
+
+
+def compare_credits(x: Floats, y: Floats, clusters: Ints, *, exact: bool, seed: int) -> dict[str, Any]:
+    """Two models on the rows that both answered; `exact` if they cannot differ. Holm's correction is the caller's."""
+    both = ~(np.isnan(x) | np.isnan(y))
+    return {
+        "accuracy_a": float(x[both].mean()) if both.any() else None,
+        "accuracy_b": float(y[both].mean()) if both.any() else None,
+        **difference(x, y, clusters, exact=exact, seed=seed).as_dict(),
+        "p_holm": None,
+        "changed_sides": flip_rate(x, y),
+    }
 
 
 def _read_run(folder: Path) -> tuple[Outcomes, Summary]:

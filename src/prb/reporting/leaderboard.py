@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
+from prb.evaluation.compare import compare_credits
 from prb.evaluation.metrics import Facts, Rows
 from prb.evaluation.summary import compute
 from prb.models import RECORDED
@@ -22,7 +23,7 @@ from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
 from prb.reporting.published import published_about
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Bools, cancels, is_exact
-from prb.stats.paired import LEVEL, correct, difference, flip_rate, paired_p
+from prb.stats.paired import LEVEL, correct, paired_p
 from prb.stats.ranking import (
     STABILITY_DRAWS,
     accuracies,
@@ -228,20 +229,10 @@ def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
     for (i, x), (j, y) in combinations(credits, 2):
         both = ~(np.isnan(x) | np.isnan(y))
         left, right = np.sign(x[both] - 0.5), np.sign(y[both] - 0.5)
-        accuracy = [float(credit[both].sum() / both.sum()) if both.any() else None for credit in (x, y)]
-        tests.append(
-            {
-                "a": i,
-                "b": j,
-                **difference(x, y, group.clusters, exact=known[i] and known[j], seed=seed).as_dict(),
-                "p_holm": None,
-                "accuracy_a": accuracy[0],
-                "accuracy_b": accuracy[1],
-                "changed_sides": flip_rate(x, y),
-                # rows: the first model is right, ties, is wrong; columns: the second
-                "table": [[int(((left == a) & (right == b)).sum()) for b in signs] for a in signs],
-            }
-        )
+        # rows: the first model is right, ties, is wrong; columns: the second
+        table = [[int(((left == a) & (right == b)).sum()) for b in signs] for a in signs]
+        paired = compare_credits(x, y, group.clusters, exact=known[i] and known[j], seed=seed)
+        tests.append({"a": i, "b": j, **paired, "table": table})
     correct(tests)
     return tests
 
