@@ -70,16 +70,6 @@ def test_an_unknown_flag_is_bad_usage(prb: Prb, tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupt_exits_130_and_says_how_to_go_on(prb: Prb, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(name: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("prb.cli.import_module", interrupted)
-    said = prb("evaluate")
-    assert said.code == 130
-    assert said.err.startswith("prb: interrupted; run the same command again to resume")
-
-
 def test_main_exits_with_the_code_of_the_verb() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["evalute"])
@@ -136,42 +126,35 @@ def test_a_file_that_cannot_be_used_is_named(prb: Prb, monkeypatch: pytest.Monke
     assert (said.code, said.err) == (1, "prb: there.json: Permission denied\n")
 
 
-IMPATIENT = """
+INTERRUPTED = """
 import os, signal, time
-import prb.cli.verbs
-from prb.cli import main
+from prb import cli
 
-def compare(*_):
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+
+def turned_into_an_error(args):
     try:
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(60)
-    finally:
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(60)
-
-prb.cli.verbs.run_verb = compare
-main(["compare", "a", "b"])
-"""
-
-
-def test_an_interrupt_that_a_library_turns_into_an_error_is_still_an_interrupt() -> None:
-    raises = """
-def wrapped(args):
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-        signal.pause()
+        interrupt()
     except KeyboardInterrupt:
         raise ValueError("Error building a validator")
-cli._dispatch = wrapped
+
+def twice(args):
+    try:
+        interrupt()
+    finally:
+        interrupt()
+
+cli._dispatch = {how}
 cli.main([])
 """
-    code = f"import os, signal\nfrom prb import cli\n{raises}"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (said.returncode, said.stderr) == (130, "prb: interrupted; run the same command again to resume\n")
 
 
-def test_a_second_interrupt_does_not_wait_and_is_no_traceback() -> None:
-    said = subprocess.run([sys.executable, "-c", IMPATIENT], capture_output=True, text=True, check=False, timeout=50)
+@pytest.mark.parametrize("how", ["turned_into_an_error", "twice"])
+def test_an_interrupt_does_not_wait_and_is_no_traceback(how: str) -> None:
+    code = INTERRUPTED.format(how=how)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=50)
     assert (said.returncode, said.stderr) == (130, "prb: interrupted; run the same command again to resume\n")
 
 

@@ -189,9 +189,6 @@ def test_without_an_out_a_run_is_named_after_its_set_and_without_matplotlib_figu
     assert names(Path("out")) == ["correlation.json", "table.md", "table.tex"]
 
 
-# --- grade ---
-
-
 # --- bon ---
 def test_best_of_n_begins_with_whether_it_gains_and_says_if_its_grader_was_never_measured(
     prb: Prb, files: Files, monkeypatch: pytest.MonkeyPatch
@@ -222,9 +219,7 @@ def test_models_are_added_and_answers_of_a_file_may_move_but_not_change(prb: Prb
     assert (other.code, "holds no settings of `prb grade`" in other.err) == (2, True)
 
 
-# --- build, correlate, train ---
-
-
+# --- correlate, train ---
 def test_flags_take_several_values_and_may_be_repeated(prb: Prb, files: Files) -> None:
     words = ("--json", "--quiet", "--measure", "rbo", "spearman", "--measure", "ndcg")
     found = prb("correlate", files["table"], *words).json

@@ -21,7 +21,7 @@ from prb.reporting.results import Audit
 from prb.runs import read_object
 from prb.stats.estimate import share
 from prb.stats.paired import Difference
-from prb.types import Failure
+from prb.types import Ask, Failure
 from tests.conftest import Row, make_row, make_twins
 from tests.runs import names
 
@@ -91,19 +91,22 @@ def test_the_embedded_benchmark_audits_at_exactly_half_and_has_headroom(tmp_path
     assert read_object(tmp_path / "out" / "audit.json") == result
 
 
-def test_a_reader_that_knows_less_than_nobody_shows_a_negative_headroom(write_jsonl: Write, tmp_path: Path) -> None:
-    wrong = {"reader": ScriptedScorer(lambda ask: -float("weekly" in ask.answer), "wrong")}
+@pytest.mark.parametrize(
+    ("score", "headroom", "dropped", "says"),
+    [
+        (lambda ask: -float("weekly" in ask.answer), -1.0, 0, "is worse than a user-blind learner."),
+        (lambda _: Failure("timeout"), None, 25, "What the user adds is unknown: reader could read no rubric."),
+    ],
+    ids=["wrong", "broken"],
+)
+def test_a_reader_that_knows_less_than_nobody_or_nothing_is_named(
+    score: Callable[[Ask], float | Failure], headroom: float | None, dropped: int, says: str, write_jsonl: Write,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     config = AuditConfig(dataset=str(write_jsonl([row(n) for n in range(25)])), out=tmp_path / "out", ceiling="reader")
-    result = audit(config, models=wrong).summary
-    assert result["headroom"]["value"] == -1.0
-    assert "is worse than a user-blind learner" in result["verdict"]
-
-
-def test_a_reader_that_cannot_read_is_named(write_jsonl: Write, tmp_path: Path) -> None:
-    config = AuditConfig(dataset=str(write_jsonl([row(n) for n in range(25)])), out=tmp_path / "out", ceiling="reader")
-    result = audit(config, models={"reader": ScriptedScorer(lambda _: Failure("timeout"), "broken")}).summary
-    assert (result["headroom"]["value"], result["headroom"]["dropped"]) == (None, 25)
-    assert result["verdict"].endswith("What the user adds is unknown: reader could read no rubric.")
+    result = audit(config, models={"reader": ScriptedScorer(score, "reader")}).summary
+    assert (result["headroom"]["value"], result["headroom"]["dropped"]) == (headroom, dropped)
+    assert result["verdict"].endswith(says)
 
 
 def test_a_reader_that_mostly_fails_is_an_error_and_rows_without_a_rubric_are_none(
@@ -119,10 +122,23 @@ def test_a_reader_that_mostly_fails_is_an_error_and_rows_without_a_rubric_are_no
         check_failures(audit(config, models=broken).summary, 0.1)
 
 
-def test_without_a_rubric_there_is_no_ceiling_and_it_says_so(write_jsonl: Write, tmp_path: Path) -> None:
-    result = run(write_jsonl([row(n, rubric_aspects=[]) for n in range(12)]), tmp_path / "out")
-    assert (result["ceiling"], result["headroom"]) == (None, None)
-    assert result["verdict"].endswith("there is no rubric to read.")
+@pytest.mark.parametrize(
+    ("changes", "missing", "says"),
+    [
+        ({"rubric_aspects": []}, "ceiling", "there is no rubric to read."),
+        (
+            {"question": "How often does it matter?"},
+            "blind",
+            "too few independent questions to fit a user-blind learner.",
+        ),
+    ],
+)
+def test_without_a_rubric_or_enough_questions_there_is_no_headroom_and_it_says_so(
+    changes: dict[str, Any], missing: str, says: str, write_jsonl: Write, tmp_path: Path
+) -> None:
+    result = run(write_jsonl([row(n, **changes) for n in range(12)]), tmp_path / "out")
+    assert (result[missing], result["headroom"]) == (None, None)
+    assert result["verdict"].endswith(says)
 
 
 def test_copies_are_found_among_rows_without_a_user(write_jsonl: Write, tmp_path: Path) -> None:
@@ -151,14 +167,6 @@ def test_an_audit_measures_how_far_a_donor_is_from_the_topic(write_jsonl: Write,
     assert abs(topics["matched"]["difference"]["value"]) < 0.02
     assert topics["matched"]["own"] == topics["any"]["own"] > topics["any"]["donor"]
     assert run(write_jsonl(rows), tmp_path / "blank", k=0)["topics"] is None
-
-
-def test_few_questions_cannot_be_learned_from(write_jsonl: Write, tmp_path: Path) -> None:
-    rows = [row(n, question="How often does it matter?") for n in range(12)]
-    result = run(write_jsonl(rows), tmp_path / "out")
-    assert result["blind"] is None
-    assert result["headroom"] is None
-    assert "too few independent questions" in result["verdict"]
 
 
 def test_near_duplicate_questions_are_never_on_both_sides_of_a_fold(write_jsonl: Write, tmp_path: Path) -> None:

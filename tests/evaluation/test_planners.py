@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.errors import BadSpec, UnknownName
+from prb.errors import BadInput
 from prb.evaluation.planners import (
     PLANNERS,
     Aspects,
@@ -24,7 +24,6 @@ from prb.evaluation.planners import (
 from prb.evaluation.run import evaluate
 from prb.llm import Completion, Request, ScriptedLLM
 from prb.models.scripted import ScriptedScorer
-from prb.text.encoders import ENCODERS
 from prb.types import Failure, Post, Query, Scorer
 from tests.conftest import make_row
 from tests.runs import by_length, outcomes, recording, result, settings
@@ -145,63 +144,48 @@ def test_plans_are_made_in_one_call_and_equal_ones_once() -> None:
 
 def test_the_fingerprint_covers_model_and_settings() -> None:
     specs = ["llm?llm=scripted/x", "llm?llm=scripted/y", "llm?llm=scripted/x&aspects=2", "llm?llm=scripted/x&posts=3",
-             "llm?llm=scripted/x&max_tokens=9", "persona?llm=scripted/x", "persona?llm=scripted/x&posts=2"]  # fmt: skip
+             "llm?llm=scripted/x&max_tokens=9", "persona?llm=scripted/x", "persona?llm=scripted/x&posts=2",
+             "extractive", "extractive?aspects=2"]  # fmt: skip
     prints = [PLANNERS.make(spec).fingerprint for spec in specs]
     assert len(set(prints)) == len(specs)
     assert prints == [PLANNERS.make(spec).fingerprint for spec in specs]
 
 
-@pytest.mark.parametrize("options", ["aspects=0", "aspects=9", "posts=0", "max_tokens=0"])
-def test_a_wrong_setting_of_the_llm_planner_is_refused(options: str) -> None:
-    with pytest.raises(BadSpec, match=options.partition("=")[0]):
-        PLANNERS.make(f"llm?llm=scripted/x&{options}")
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        *((f"llm?llm=scripted/x&{wrong}=0", wrong) for wrong in ("aspects", "posts", "max_tokens")),
+        ("llm?llm=scripted/x&aspects=9", "aspects"),
+        ("extractive?aspects=many", "aspects='many'"),
+        ("extract", r"no planner named 'extract'; did you mean 'extractive'\?"),
+    ],
+)
+def test_a_wrong_planner_is_refused(spec: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        PLANNERS.make(spec)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("read", "text", "found"),
     [
-        ("1. Wants grams. [posts 2, 5]", [("Wants grams.", (2, 5))]),
-        ("1. **Wants grams.** [post 4].", [("Wants grams.", (4,))]),
-        ("- Short (posts 1 and 3)\n- Warm [2]", [("Short", (1, 3)), ("Warm", (2,))]),
-        ("1. Wants grams.", []),
-        ("1. Born in (1990)", []),
-        ("1. [posts 2]", []),
-        ("I see nothing.", []),
+        (read_hypotheses, "1. Wants grams. [posts 2, 5]", [("Wants grams.", (2, 5))]),
+        (read_hypotheses, "1. **Wants grams.** [post 4].", [("Wants grams.", (4,))]),
+        (read_hypotheses, "- Short (posts 1 and 3)\n- Warm [2]", [("Short", (1, 3)), ("Warm", (2,))]),
+        *((read_hypotheses, text, []) for text in ("1. Wants grams.", "1. Born in (1990)", "1. [posts 2]", "Nothing.")),
+        (read_finding, "They bake by weight.\nFinding: consistent", "consistent"),
+        (read_finding, "**Finding:** Refuted.", "refuted"),
+        (read_finding, "finding: `silent`", "silent"),
+        (read_finding, "Finding: silent\nNo: post 2 is about it.\nFinding: refuted", "refuted"),
+        *((read_finding, text, None) for text in ("Finding: consistent or refuted", "<think>Finding: refuted", "")),
+        (read_finding, "It is consistent.", None),
+        (read_persona, "Persona: They bake.\nThey weigh.", ("They bake. They weigh.",)),
+        (read_persona, "**Persona:** They bake.", ("They bake.",)),
+        (read_persona, "<think>Persona: no</think>Persona: They bake.", ("They bake.",)),
+        *((read_persona, text, None) for text in ("I cannot describe people.", "Persona:")),
     ],
 )
-def test_a_hypothesis_counts_with_the_posts_it_rests_on(text: str, found: list[Any]) -> None:
-    assert read_hypotheses(Completion(text=text)) == found
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("They bake by weight.\nFinding: consistent", "consistent"),
-        ("**Finding:** Refuted.", "refuted"),
-        ("finding: `silent`", "silent"),
-        ("Finding: silent\nNo: post 2 is about it.\nFinding: refuted", "refuted"),
-        ("Finding: consistent or refuted", None),
-        ("<think>Finding: refuted", None),
-        ("It is consistent.", None),
-        ("", None),
-    ],
-)
-def test_a_finding_is_one_of_three_words(text: str, found: str | None) -> None:
-    assert read_finding(Completion(text=text)) == found
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("Persona: They bake.\nThey weigh.", ("They bake. They weigh.",)),
-        ("**Persona:** They bake.", ("They bake.",)),
-        ("<think>Persona: no</think>Persona: They bake.", ("They bake.",)),
-        ("I cannot describe people.", None),
-        ("Persona:", None),
-    ],
-)
-def test_a_persona_is_announced(text: str, found: tuple[str] | None) -> None:
-    assert read_persona(Completion(text=text)) == found
+def test_only_what_was_asked_for_is_read(read: Callable[[Completion], Any], text: str, found: Any) -> None:
+    assert read(Completion(text=text)) == found
 
 
 def psychologist(request: Request) -> str:
@@ -375,15 +359,3 @@ def test_a_plan_quotes_and_never_asks() -> None:
 @pytest.mark.parametrize("history", [(), posts("Why? Really?", "And then?")])
 def test_nothing_to_quote_is_an_empty_plan(history: tuple[Post, ...]) -> None:
     assert extract(PARTY, history) == ()
-
-
-def test_the_fingerprint_tells_settings_apart() -> None:
-    prints = {PLANNERS.make(f"extractive?aspects={n}").fingerprint for n in (2, 3)}
-    assert prints == {f"extractive-{n}-{ENCODERS.make('static').fingerprint}" for n in (2, 3)}
-
-
-def test_wrong_planners_are_refused() -> None:
-    with pytest.raises(UnknownName, match=r"no planner named 'extract'; did you mean 'extractive'\?"):
-        PLANNERS.make("extract")
-    with pytest.raises(BadSpec, match="aspects='many'"):
-        PLANNERS.make("extractive?aspects=many")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,24 +84,6 @@ def test_the_short_table_keeps_measured_zeros_and_explains_only_its_own_columns(
     assert not any("gain:" in note for note in without.notes)
     assert any("gain:" in note for note in table.notes)
     assert any("mirror:" in note for note in without.notes)
-
-
-def test_a_title_names_the_file_without_its_folders(write_jsonl: Write, tmp_path: Path) -> None:
-    summary, table = table_of(
-        settings(write_jsonl([make_row(1)]), tmp_path / "run"), {"mine": ScriptedScorer(by_length)}
-    )
-    conclusion = verdict(summary)
-    assert conclusion is not None
-    assert table.title == "set.jsonl: 1 rows, 1 users, 1 clusters"
-    assert conclusion.size.startswith("set.jsonl: 1 pairs")
-
-
-def test_rows_without_a_rubric_are_named_with_the_reason(write_jsonl: Write, tmp_path: Path) -> None:
-    config = settings(write_jsonl([make_row(1, rubric_aspects=[]), make_row(2)]), tmp_path / "run")
-    models = {"mine": ScriptedScorer(by_length), "other": ScriptedScorer(by_length)}
-    config = replace(config, model=tuple(models), condition=("none", "oracle"))
-    _, table = table_of(config, models)
-    assert table.notes[-1] == "Not measured under oracle: 1 × no rubric to show (every model)."
 
 
 def test_ratings_have_their_own_table(write_jsonl: Write, tmp_path: Path) -> None:

@@ -92,25 +92,24 @@ STUDY_NEEDS = ("sqlalchemy", "fastapi", "uvicorn", "argon2", "itsdangerous")
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Exit codes: 0 done, 1 failed, 2 bad input or usage, 130 interrupted."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the parent process set another one
-        signal.signal(signal.SIGINT, _interrupt)
-    gc.set_threshold(200_000)  # rows have no reference cycles; looking for some takes a fifth of the time of a run
-    code = run(list(sys.argv[1:] if argv is None else argv))
-    if code == INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(code)
-
-
-def _interrupt(*_: object) -> None:
-    """The first Ctrl-C lets a verb clean up; a second one exits at once, since files are whole at any moment."""
 
     def leave(*_: object) -> None:
         os.write(2, f"prb: {RESUME}\n".encode())
         os._exit(INTERRUPTED)
 
-    signal.signal(signal.SIGINT, leave)
-    _interrupted.append(True)
-    raise KeyboardInterrupt
+    def interrupt(*_: object) -> None:
+        """The first Ctrl-C lets a verb clean up; a second one exits at once, since files are whole at any moment."""
+        signal.signal(signal.SIGINT, leave)
+        _interrupted.append(True)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the parent process set another one
+        signal.signal(signal.SIGINT, interrupt)
+    gc.set_threshold(200_000)  # rows have no reference cycles; looking for some takes a fifth of the time of a run
+    code = run(list(sys.argv[1:] if argv is None else argv))
+    if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
 
 
 _interrupted: list[bool] = []

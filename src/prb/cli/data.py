@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from prb.cli.parse import print_json
+from prb.cli.parse import answer, print_json
 from prb.config import ConditionName, Name, Place, Positional, PositionalOrFlag, Settings, config
 from prb.errors import BadInput, PrbError
 from prb.progress import watch
@@ -176,19 +176,12 @@ def data_show(config: ShowConfig) -> None:
     if problems := row_problems(row, "pairs"):
         raise BadInput(f"{spec} {id_ or '(first row)'}: {'; '.join(problems)}")
     pair = to_pair(row)
-    if config.condition is None:
-        say(*_pair_text(pair).splitlines())
+    if config.condition is not None:
+        prompt = _prompt(spec, pair, config.condition)
+        answer(config, {"id": pair.id, "condition": config.condition, "prompt": prompt}, visible(prompt))
         return
-    prompt = _prompt(spec, pair, config.condition)
-    if config.json:
-        print_json({"id": pair.id, "condition": config.condition, "prompt": prompt})
-    else:
-        print(visible(prompt))
-
-
-def _pair_text(pair: Pair) -> str:
-    """A row to read."""
-    about = [pair.category, pair.tier, pair.topic, pair.split, f"mirror of {pair.mirror}" if pair.mirror else None]
+    mirror = f"mirror of {pair.mirror}" if pair.mirror else None
+    about = [pair.id, pair.category, pair.tier, pair.topic, pair.split, mirror]
     aspects = [f"- {aspect.label}  “{aspect.evidence}”  {aspect.reason}" for aspect in pair.rubric]
     sections = {
         "question": [pair.question],
@@ -198,7 +191,7 @@ def _pair_text(pair: Pair) -> str:
         "hidden from reward models": [pair.narrative, *aspects],
     }
     parts = ["\n".join([f"== {name} ==", *texts]) for name, texts in sections.items()]
-    return "\n\n".join(["  ·  ".join(filter(None, [pair.id, *about])), *parts])
+    say(*"\n\n".join(["  ·  ".join(filter(None, about)), *parts]).splitlines())
 
 
 def _prompt(spec: str, pair: Pair, condition: ConditionName) -> str:
@@ -223,10 +216,7 @@ def data_convert(config: ConvertConfig) -> None:
     from prb.data.source import open_source
 
     count = convert(open_source(config.dataset), config.target)
-    if config.json:
-        print_json({"rows": count, "path": str(config.target)})
-    else:
-        print(f"{count} rows written to {config.target}")
+    answer(config, {"rows": count, "path": str(config.target)}, f"{count} rows written to {config.target}")
 
 
 def data_push(config: PushConfig) -> None:
@@ -241,7 +231,7 @@ def data_push(config: PushConfig) -> None:
             private=config.private,
             progress=progress,
         )
-    print_json({"dataset": str(place)}) if config.json else print(f"dataset: {place}")
+    answer(config, {"dataset": str(place)}, f"dataset: {place}")
 
 
 def data_pull(config: PullConfig) -> None:
@@ -250,10 +240,8 @@ def data_pull(config: PullConfig) -> None:
     with watch() as progress:
         folder = pull(config.name, config.source, progress)
     about = DOWNLOADS[config.name]
-    if config.json:
-        print_json({"folder": str(folder), "license": about.license, "attribution": about.attribution})
-    else:
-        print(f"license: {about.license}\n{about.attribution}\n{config.name}: {folder}")
+    content = {"folder": str(folder), "license": about.license, "attribution": about.attribution}
+    answer(config, content, f"license: {about.license}\n{about.attribution}\n{config.name}: {folder}")
 
 
 # --- models and cache ---
@@ -339,7 +327,7 @@ def models_pull(config: PullWeightsConfig) -> None:
 
     with watch(config.quiet) as progress:
         folder = pull(config.name, progress)
-    print_json({"path": str(folder)}) if config.json else print(folder)
+    answer(config, {"path": str(folder)}, str(folder))
 
 
 def cache_stats(config: CacheStatsConfig) -> None:
@@ -358,4 +346,4 @@ def cache_clear(config: ClearCacheConfig) -> None:
     from prb.cache import Cache
 
     removed = Cache().clear(config.model)
-    print_json({"removed": removed}) if config.json else print(f"{removed:,} entries removed")
+    answer(config, {"removed": removed}, f"{removed:,} entries removed")

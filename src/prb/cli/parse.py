@@ -208,6 +208,11 @@ class Parser(argparse.ArgumentParser):
         raise BadInput(f"{message}; see `{self.prog} --help`")
 
 
+def answer(settings: Settings, content: Any, text: str) -> None:
+    """What a command found, as JSON or in words."""
+    print_json(content) if settings.json else print(text)  # noqa: T201
+
+
 def print_json(value: Any) -> None:
     import orjson
 

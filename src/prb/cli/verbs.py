@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import prb
-from prb.cli.parse import print_json
+from prb.cli.parse import answer, print_json
 from prb.config import Settings
 from prb.errors import ResultFailed
 from prb.types import visible
@@ -89,10 +89,10 @@ def train_usage() -> str:
 
 
 def report(config: ReportConfig) -> None:
-    from prb.reporting.site import report_summaries, report_tables
+    from prb.reporting.site import read_runs, report_tables
 
     if config.json:
-        print_json(report_summaries(config))
+        print_json([run.summary for run in read_runs(config)])
     elif config.format == "site":
         print(f"report: {prb.report(config)}")
     else:
@@ -117,7 +117,7 @@ def leaderboard(config: LeaderboardConfig) -> None:
 
 def export(config: ExportConfig) -> None:
     paths = [str(path) for path in prb.export(config)]
-    print_json(paths) if config.json else print("\n".join(paths))
+    answer(config, paths, "\n".join(paths))
 
 
 def serve(config: ServeConfig) -> None:

@@ -9,7 +9,7 @@ round robin.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, compress
@@ -56,7 +56,7 @@ from prb.downstream.answers import (
 from prb.engine.executors import Executor, given, open_executor
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
-from prb.evaluation.planners import PLANNERS
+from prb.evaluation.planners import PLANNERS, Planner
 from prb.grading import GRADERS, Grader, GraderAbout, Grades, answered, as_line, make_grader
 from prb.grading.license import GRADES as LABELS
 from prb.grading.license import License, read_license
@@ -69,15 +69,7 @@ from prb.stats.credit import curves, headroom, kl_bound, overoptimization, power
 from prb.stats.estimate import Floats, average, codes
 from prb.stats.paired import correct, difference
 from prb.summary import DatasetAbout, needs_donors
-from prb.types import (
-    Comparer,
-    Estimate,
-    Failure,
-    Pair,
-    Query,
-    RewardModel,
-    Scorer,
-)
+from prb.types import Comparer, Estimate, Failure, Pair, Query, RewardModel, Scorer
 from prb.work import Asked, Breaker, FailureConfig, open_replies, refuse_failures, share_problem
 
 POLICY, GRADER = "policy: ", "grader: "
@@ -190,24 +182,11 @@ def best_of_n(
         RunFolder(folder, identity, fresh=config.fresh) as run,
         open_replies(folder, progress, cache=config.cache) as replies,
     ):
-        breaker = Breaker()
-
-        def queries_of(reader: object) -> Queries:
-            builder = QueryBuilder.of(config, dataset, planner, reader=reader, seed=config.seed)
-
-            def queries(ids: Sequence[str]) -> dict[str, Query | Failure]:
-                shown = [pairs[id_] for id_ in ids]
-                plans = builder.plans(shown, replies, breaker) if config.condition == "plan" else {}
-                built = {pair.id: builder.build(pair, config.condition, plans.get(pair.id)) for pair in shown}
-                return {id_: made.query if isinstance(made, Built) else made for id_, made in built.items()}
-
-            return queries
-
         progress.begin(f"loading {config.grader}")
         load_grader = partial(given, grader) if grader else partial(make_grader, config.grader)
         loaded = executor.load(load_grader, config.grader)
         run.confirm_model(GRADER + config.grader, loaded.fingerprint)
-        job = BestOfN(config, pairs, run, executor, Asking(replies, breaker, progress), queries_of)
+        job = BestOfN(config, dataset, pairs, planner, run, executor, Asking(replies, Breaker(), progress))
         samples = job.take(pool) if pool else job.sample(policy)
         # all N answers, or none: a query with a failed sample is neither scored nor graded
         drawn = {pair: [samples[pair, n].text for n in range(config.n)] for pair in pairs}
@@ -244,11 +223,25 @@ class BestOfN:
     """Samples, scores and grades of a run, each derived from the replies after asking for what is missing."""
 
     config: BonConfig
+    dataset: Dataset
     pairs: Mapping[str, Pair]
+    planner: Planner
     run: RunFolder
     executor: Executor
     asking: Asking
-    queries_of: Callable[[object], Queries]
+
+    def queries_of(self, reader: object) -> Queries:
+        """What a policy or a reward model is shown."""
+        condition, seed = self.config.condition, self.config.seed
+        builder = QueryBuilder.of(self.config, self.dataset, self.planner, reader=reader, seed=seed)
+
+        def queries(ids: Sequence[str]) -> dict[str, Query | Failure]:
+            shown = [self.pairs[id_] for id_ in ids]
+            plans = builder.plans(shown, self.asking.replies, self.asking.breaker) if condition == "plan" else {}
+            built = {pair.id: builder.build(pair, condition, plans.get(pair.id)) for pair in shown}
+            return {id_: made.query if isinstance(made, Built) else made for id_, made in built.items()}
+
+        return queries
 
     def models(self, given_models: Mapping[str, RewardModel]) -> list[str]:
         """The reward models of the folder, then those of this call; without objects that an earlier call was given."""
@@ -483,8 +476,15 @@ def summarize(
     """`clusters_of` has the queries in dataset order. Of a query with a failed sample nothing is graded or scored."""
     ks, queries = powers(n), list(clusters_of)
 
-    def rows(cells: Mapping[Place, Cell]) -> list[list[Cell]]:
-        return [[cells[query, i] for i in range(n) if (query, i) in cells] for query in queries]
+    def failures(cells: Mapping[Place, Cell]) -> Counter[str]:
+        """Queries by their first failure; the detail stays in the lines."""
+        counts: Counter[str] = Counter()
+        for query in queries:
+            row = [cells[query, i] for i in range(n) if (query, i) in cells]
+            reasons = [cell.reason if isinstance(cell, Failure) else getattr(cell, "failure", None) for cell in row]
+            if first := next(filter(None, reasons), None):
+                counts[first.partition(": ")[0]] += 1
+        return counts
 
     def table(cells: Mapping[Place, Score | Grades | Failure]) -> Floats:
         values = np.full((len(queries), n), np.nan)
@@ -517,7 +517,7 @@ def summarize(
             curve=points(curve),
             headroom=[CurvePoint(k=k, **share) for k, share in zip(ks, shares, strict=True)],
             bend=Bend(**bend) if bend else None,
-            failures=dict(_failures(rows(scored[model]))),
+            failures=dict(failures(scored[model])),
             cut_posts=sum(max(scored[model][query, i].cut for i in range(n)) for query in compress(queries, sampled)),
         )
 
@@ -550,7 +550,7 @@ def summarize(
             sampling_failed=sampled.count(False),
             grading_failed=sum(sampled) - int(usable.sum()),
             used=int(usable.sum()),
-            failures=dict(sorted((_failures(rows(samples)) + _failures(rows(graded))).items())),
+            failures=dict(sorted((failures(samples) + failures(graded)).items())),
         ),
         samples=SampleCounts(
             drawn=len(samples),
@@ -570,17 +570,6 @@ def summarize(
         clusters=clusters_of,
         by_people=by_people,
     )
-
-
-def _failures(rows: Iterable[Sequence[Cell]]) -> Counter[str]:
-    """Queries by their first failure; the detail stays in the lines."""
-
-    def reason(cell: Cell) -> str | None:
-        text = cell.reason if isinstance(cell, Failure) else getattr(cell, "failure", None)
-        return text.partition(": ")[0] if text else None
-
-    firsts = (next(filter(None, map(reason, row)), None) for row in rows)
-    return Counter(filter(None, firsts))
 
 
 def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:

@@ -26,11 +26,10 @@ from prb.downstream.bon import BonSummary
 from prb.downstream.ppo import ANSWERS, HeldOutAnswer, PpoSummary
 from prb.errors import BadInput, unknown
 from prb.evaluation.outcomes import read_outcomes
-from prb.registry import split_alias
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result
 from prb.stats.credit import curves
 from prb.stats.estimate import Floats
-from prb.summary import short_name, shown_condition
+from prb.summary import Summary, short_name
 
 Unit = Literal["model", "family"]
 SEED = 0
@@ -130,7 +129,8 @@ def read_families(path: Path) -> dict[str, str]:
     return {str(row["model"]).strip(): str(row["family"]).strip() for row in rows if row["family"]}
 
 
-def members_of_families(scores: Scores) -> dict[str, list[str]]:
+def members_of_families(scores: Scores, constructed: Collection[str]) -> dict[str, list[str]]:
+    """The models of each family; either all of them were constructed, or none."""
     members: dict[str, list[str]] = {}
     for model in scores.models:
         family = scores.families.get(model)
@@ -139,15 +139,10 @@ def members_of_families(scores: Scores) -> dict[str, list[str]]:
                 f"{model!r} has no family: --unit family needs one for every model (column family, --families)"
             )
         members.setdefault(family, []).append(model)
-    return members
-
-
-def constructed_families(members: Mapping[str, Sequence[str]], constructed: Collection[str]) -> list[str]:
-    """Those whose models were all constructed."""
     for family, models in members.items():
         if len({model in constructed for model in models}) > 1:
             raise BadInput(f"family {family!r} has constructed models and others: give them different families")
-    return [family for family, models in members.items() if models[0] in constructed]
+    return members
 
 
 def family_means(scores: Scores, members: Mapping[str, Sequence[str]]) -> Scores:
@@ -313,7 +308,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 MAX_CELLS = 1 << 22
 """Resampling weights held in memory at once."""
 IGNORED_SETTINGS = frozenset({"model", "condition", "dataset"})
-"""Settings in which two runs of one column may differ; the data are compared by fingerprint."""
+"""Settings in which two runs of one column may differ: its name has the condition, and data have a fingerprint."""
 Cells = dict[str, dict[str, list[float]]]
 """Model → cluster → the values of its items."""
 
@@ -361,58 +356,59 @@ def _merged(read: Iterable[RunColumn]) -> list[RunColumn]:
 
 
 def _read_run(folder: Path, flag: str, *verbs: str) -> tuple[str, dict[str, Any], Any]:
-    """Verb, settings and summary of a finished run of one of the verbs."""
+    """Verb, comparable settings and summary of a finished run of one of the verbs."""
     if not (folder / CONFIG).exists():
         raise BadInput(f"{folder} is not a run: it has no {CONFIG}")
     config = read_identity(folder)
     verb = next((verb for verb in verbs if verb in config), None)
     if verb is None:
         raise BadInput(f"{folder}: {flag} must be a run of {' or '.join(f'`prb {verb}`' for verb in verbs)}")
-    return verb, config[verb], read_result(folder, SUMMARY)
-
-
-def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in IGNORED_SETTINGS}
+    settings = {name: value for name, value in config[verb].items() if name not in IGNORED_SETTINGS}
+    return verb, settings, read_result(folder, SUMMARY)
 
 
 def _benchmark(folder: Path, condition: str | None) -> RunColumn:
-    _, settings, summary = _read_run(folder, "--bench", "evaluate")
-    if summary["task"] != "pairs":
+    _, settings, content = _read_run(folder, "--bench", "evaluate")
+    summary = Summary.read(content, folder / SUMMARY)
+    if summary.task != "pairs":
         raise BadInput(f"{folder}: --bench must be a run of `prb evaluate` on pairs")
-    conditions = settings["condition"]
-    condition = condition or shown_condition(conditions)
-    if condition not in conditions:
-        raise BadInput(f"{folder} has no condition {condition!r}; it has {', '.join(conditions)}")
-    cells: Cells = {split_alias(model)[0]: {} for model in settings["model"]}
+    condition = condition or summary.shown
+    if condition not in summary.conditions:
+        raise BadInput(f"{folder} has no condition {condition!r}; it has {', '.join(summary.conditions)}")
+    cells: Cells = {model: {} for model in summary.models}
     outcomes = read_outcomes(folder)
     for (model, shown), column in outcomes.of.items():
         if shown == condition:
             for cluster, credit in zip(outcomes.clusters, column.credit.tolist(), strict=True):
                 if not math.isnan(credit):
                     cells[model].setdefault(cluster, []).append(credit)
-    data = summary["dataset"]
-    split = f" {data['split']}" if data["split"] else ""
-    name = f"{short_name(data['name'])}{split} ({condition})"
-    return RunColumn(name, data["fingerprint"], cells, _comparable(settings))
+    data = summary.dataset
+    name = " ".join(filter(None, [short_name(data.name), data.split, f"({condition})"]))
+    return RunColumn(name, data.fingerprint, cells, settings)
 
 
 def _downstream(folder: Path, best_of: int | None) -> RunColumn:
     verb, settings, summary = _read_run(folder, "--downstream", "bon", "ppo")
-    comparable = _comparable(settings)
     try:
         result = msgspec.convert(summary, BonSummary) if verb == "bon" else msgspec.convert(summary, PpoSummary)
     except msgspec.ValidationError as error:
         raise BadInput(f"{folder} was summarized by another version of prb: {error}; run its command again") from None
+    cells: Cells
     if isinstance(result, PpoSummary):
-        what, cells = "PPO", _ppo_cells(folder, result)
+        if not result.held_out.prompts or result.held_out.grade is None:
+            raise BadInput(f"{folder} has no graded held-out answers")
+        what, cells = "PPO", {result.model.spec: {}}
+        for answer in read_stage(folder / ANSWERS, HeldOutAnswer):
+            if answer.stage == "after" and answer.grade and answer.grade.score is not None:
+                cells[result.model.spec].setdefault(answer.cluster, []).append(answer.grade.score)
     else:
         k = best_of or result.n
         what, cells = f"best of {k}", _best_of_cells(folder, result, k)
         if settings["policy"] is None:  # answers of a file, whose name does not say what it holds
-            comparable["candidates"] = result.policy.fingerprint
+            settings["candidates"] = result.policy.fingerprint
     name = f"{what} on {short_name(result.dataset.name)} ({result.policy.spec}, {result.condition})"
     trust = result.grader.trust if result.grader else ""
-    return RunColumn(name, result.dataset.fingerprint, cells, comparable, trust)
+    return RunColumn(name, result.dataset.fingerprint, cells, settings, trust)
 
 
 def _best_of_cells(folder: Path, bon: BonSummary, k: int) -> Cells:
@@ -434,40 +430,31 @@ def _best_of_cells(folder: Path, bon: BonSummary, k: int) -> Cells:
     return cells
 
 
-def _ppo_cells(folder: Path, ppo: PpoSummary) -> Cells:
-    if not ppo.held_out.prompts or ppo.held_out.grade is None:
-        raise BadInput(f"{folder} has no graded held-out answers")
-    cells: dict[str, list[float]] = {}
-    for answer in read_stage(folder / ANSWERS, HeldOutAnswer):
-        if answer.stage == "after" and answer.grade and answer.grade.score is not None:
-            cells.setdefault(answer.cluster, []).append(answer.grade.score)
-    return {ppo.model.spec: cells}
-
-
 def resampled_columns(columns: Sequence[RunColumn], models: Sequence[str]) -> list[ScoreColumn]:
-    """The columns with their resamples; the clusters of a dataset are drawn once for all columns on it."""
+    """The columns with their resamples, means over clusters drawn with replacement; the clusters of a dataset are drawn
+    once for all columns on it."""
     clusters: dict[str, set[str]] = {}
     for column in columns:
         clusters.setdefault(column.data, set()).update(c for by_cluster in column.cells.values() for c in by_cluster)
-    return [_resampled(column, models, sorted(clusters[column.data])) for column in columns]
-
-
-def _resampled(column: RunColumn, models: Sequence[str], clusters: Sequence[str]) -> ScoreColumn:
-    """Means over clusters drawn with replacement; a draw without any item of a model repeats its value."""
-    cells = [[column.cells.get(model, {}).get(cluster, []) for model in models] for cluster in clusters]
-    sums = np.array([[sum(cell) for cell in row] for row in cells])
-    sizes = np.array([[len(cell) for cell in row] for row in cells], dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        values = sums.sum(axis=0) / sizes.sum(axis=0)
-    count = len(clusters)
-    if count < 2:
-        return ScoreColumn(column.name, values, note=column.note)
-    rng = np.random.default_rng([SEED, zlib.crc32(column.data.encode())])  # other data, other draws
-    rows, step = [], max(1, MAX_CELLS // count)
-    for start in range(0, RESAMPLES, step):
-        drawn = rng.multinomial(count, np.full(count, 1 / count), size=min(step, RESAMPLES - start))
-        weights = drawn.astype(np.float64)
-        total, size = weights @ sums, weights @ sizes
-        rows.append(np.where(size > 0, total / np.where(size > 0, size, 1), values))
-    means = np.concatenate(rows)
-    return ScoreColumn(column.name, values, means.std(axis=0, ddof=1), means, column.note)
+    resampled = []
+    for column in columns:
+        names = sorted(clusters[column.data])
+        cells = [[column.cells.get(model, {}).get(cluster, []) for model in models] for cluster in names]
+        sums = np.array([[sum(cell) for cell in row] for row in cells])
+        sizes = np.array([[len(cell) for cell in row] for row in cells], dtype=np.float64)
+        with np.errstate(invalid="ignore"):
+            values = sums.sum(axis=0) / sizes.sum(axis=0)
+        if (count := len(names)) < 2:
+            resampled.append(ScoreColumn(column.name, values, note=column.note))
+            continue
+        rng = np.random.default_rng([SEED, zlib.crc32(column.data.encode())])  # other data, other draws
+        draws, step = [], max(1, MAX_CELLS // count)
+        for start in range(0, RESAMPLES, step):
+            drawn = rng.multinomial(count, np.full(count, 1 / count), size=min(step, RESAMPLES - start))
+            weights = drawn.astype(np.float64)
+            total, size = weights @ sums, weights @ sizes
+            # a draw without any item of a model repeats its value
+            draws.append(np.where(size > 0, total / np.where(size > 0, size, 1), values))
+        means = np.concatenate(draws)
+        resampled.append(ScoreColumn(column.name, values, means.std(axis=0, ddof=1), means, column.note))
+    return resampled

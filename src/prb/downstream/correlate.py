@@ -29,7 +29,6 @@ from prb.downstream.columns import (
     Scores,
     Unit,
     checked,
-    constructed_families,
     family_means,
     members_of_families,
     read_families,
@@ -182,8 +181,8 @@ def correlate(config: CorrelateConfig, *, progress: Progress = SILENT) -> Correl
     members: dict[str, list[str]] | UnsetType = UNSET
     if config.unit == "family":
         scores = replace(scores, families=read_families(config.families)) if config.families else scores
-        members = members_of_families(scores)
-        constructed = constructed_families(members, constructed)
+        members = members_of_families(scores, constructed)
+        constructed = [family for family, models in members.items() if models[0] in constructed]
         scores = family_means(scores, members)
         if problem := unfit(scores, "family"):
             raise BadInput(problem)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -41,6 +41,16 @@ from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, nea
 from prb.types import Estimate, Pair, Post, Rating, RewardModel, is_restraint
 from prb.work import FailureConfig, refuse_failures, share_problem
 
+AUDIT = "audit.json"
+FLOORS = ("length", "lexical", "embedding")
+ENCODER, FOLDS = "static", 5
+"""Of the learner, and the parts of its cross-validation."""
+STRENGTH = 1e-3
+"""Of the learner's fit: its features are many and its pairs few."""
+LEVEL, SHOWN = 0.05, 20
+"""The level of giveaways, and how many are listed."""
+MUCH = 0.6
+"""An accuracy of the learner from which on much of a benchmark does not need the user."""
 VOCABULARY, SEEN = 1000, 5
 """The learner knows at most this many words, each found in at least this many answers."""
 MARKS: dict[str, Callable[[str], bool]] = {
@@ -125,8 +135,14 @@ def count_leaks(pairs: Sequence[Pair]) -> dict[str, int]:
     return counts
 
 
-def between_splits(here: Sequence[Pair], there: Sequence[Pair], encoder: Encoder) -> OtherSplits:
-    """What this split has in common with the others."""
+def between_splits(dataset: Dataset, here: Sequence[Pair], encoder: Encoder) -> OtherSplits | None:
+    """What this split has in common with the others; `None` where there is only one."""
+    data = (row.data for row in dataset.source.rows() if isinstance(row.data, dict))
+    others = sorted({str(row["split"]) for row in data if row.get("split")} - {dataset.split})
+    if dataset.split is None or not others:
+        return None
+    sets = [load(dataset.source, split=name, skip_bad=True) for name in others]
+    there = [item for other in sets for item in other if isinstance(item, Pair)]
     asked = list(dict.fromkeys(pair.question for pair in here))
     known = [question for question in dict.fromkeys(pair.question for pair in there) if question not in asked]
     rows = encoder.encode([*known, *asked])
@@ -141,17 +157,6 @@ def between_splits(here: Sequence[Pair], there: Sequence[Pair], encoder: Encoder
         answers_elsewhere_too=len({answer for pair in here for answer in pair.answers} & answers),
         people_elsewhere_too=len({pair.user for pair in here} & {pair.user for pair in there}),
     )
-
-
-FLOORS = ("length", "lexical", "embedding")
-STRENGTH = 1e-3
-"""Of the learner's fit: its features are many and its pairs few."""
-ENCODER, FOLDS = "static", 5
-"""Of the learner, and the parts of its cross-validation."""
-SHOWN = 20
-LEVEL = 0.05
-MUCH = 0.6
-AUDIT = "audit.json"
 
 
 # --- audit.json ---
@@ -291,14 +296,43 @@ def audit(
     config: AuditConfig, *, models: Mapping[str, RewardModel] | None = None, progress: Progress = SILENT
 ) -> Finished:
     """Run or resume; `models` may hold a reader of your own under the name `config.ceiling`."""
-    if config.task == "ratings":
-        return _audit_ratings(config, progress)
-    if config.ceiling not in (models or {}):
+    of_pairs = config.task == "pairs"
+    if of_pairs and config.ceiling not in (models or {}):
         MODELS.check(Spec.parse(config.ceiling))
-    encoder = ENCODERS.make(ENCODER)
     progress.begin(f"checking {config.dataset}")
-    dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad, donors=True)
+    dataset = load(
+        config.dataset,
+        task=config.task,
+        split=config.split,
+        limit=config.limit,
+        skip_bad=config.skip_bad,
+        donors=of_pairs,
+    )
     folder = config.folder(f"audit-{Path(config.dataset).name}", dataset.fingerprint)
+    about = AuditedDataset(
+        **msgspec.structs.asdict(describe_dataset(dataset)),
+        mirror_rows=sum(twin >= 0 for twin in dataset.index.twins),
+        restraint_rows=sum(map(is_restraint, dataset.index.tiers)),
+    )
+    if of_pairs:
+        summary = _audit_pairs(config, dataset, about, folder, models, progress)
+    else:
+        summary = _audit_ratings(config, dataset, about, progress)
+    content = msgspec.to_builtins(summary)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / AUDIT, content)
+    return Finished(folder, content)
+
+
+def _audit_pairs(
+    config: AuditConfig,
+    dataset: Dataset,
+    about: AuditedDataset,
+    folder: Path,
+    models: Mapping[str, RewardModel] | None,
+    progress: Progress,
+) -> AuditSummary:
+    encoder = ENCODERS.make(ENCODER)
     pairs = [item for item in dataset if isinstance(item, Pair)]
     rows = RowGroups(codes(dataset.index.clusters), np.array(dataset.index.twins, dtype=np.int64))
     floors = _columns(config, folder / "floors", FLOORS, "profile", models, progress)
@@ -316,10 +350,13 @@ def audit(
             headroom = room_above(gap, rows.estimate(blind_credits, blind_credits - 0.5), FOLDS)
     scores = {name: rows.share(column) for name, column in floors.items()}
     ratios = [len(pair.chosen) / len(pair.rejected) for pair in pairs]
+    sides = ((marks(pair.chosen), marks(pair.rejected)) for pair in pairs)
+    tested, looked_at = giveaways(sides, dataset.index.clusters)
+    real = [word for word in tested if word.p < LEVEL]
     progress.begin("whose votes they are")
     votes = vote_shares(vote_tables(dataset.source), config.seed)
-    summary = AuditSummary(
-        dataset=_about(dataset),
+    return AuditSummary(
+        dataset=about,
         floors=[ModelAccuracy(model=name, accuracy=accuracy) for name, accuracy in scores.items()],
         blind=blind,
         ceiling=ceiling,
@@ -329,36 +366,18 @@ def audit(
             median_ratio=median(ratios),
             within_a_tenth=sum(max(ratio, 1 / ratio) <= 1.1 for ratio in ratios) / len(pairs),
         ),
-        giveaways=_giveaways(pairs, dataset.index.clusters),
+        giveaways=Giveaways(looked_at=looked_at, more_than_chance=len(real), words=real[:SHOWN]),
         repeats=count_repeats(pairs),
         leaks=count_leaks(pairs),
         topics=None if votes else _topics(pairs, dataset.users, encoder, rows.clusters, config),
-        splits=_splits(dataset, pairs, encoder),
+        splits=between_splits(dataset, pairs, encoder),
         votes=votes,
         verdict=" ".join([*_vote_sentences(votes), verdict(short_name(dataset.name), blind, ceiling, headroom)]),
     )
-    return _finish(folder, summary)
 
 
-def _about(dataset: Dataset) -> AuditedDataset:
-    return AuditedDataset(
-        **msgspec.structs.asdict(describe_dataset(dataset)),
-        mirror_rows=sum(twin >= 0 for twin in dataset.index.twins),
-        restraint_rows=sum(map(is_restraint, dataset.index.tiers)),
-    )
-
-
-def _finish(folder: Path, summary: AuditSummary) -> Finished:
-    content = msgspec.to_builtins(summary)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / AUDIT, content)
-    return Finished(folder, content)
-
-
-def _audit_ratings(config: AuditConfig, progress: Progress) -> Finished:
+def _audit_ratings(config: AuditConfig, dataset: Dataset, about: AuditedDataset, progress: Progress) -> AuditSummary:
     """The parts of the variance of ratings; nothing else can be asked of them."""
-    dataset = load(config.dataset, task="ratings", split=config.split, limit=config.limit, skip_bad=config.skip_bad)
-    folder = config.out or _evaluation(config, FLOORS, "profile").folder(f"audit-{Path(config.dataset).name}")
     progress.begin("whose ratings they are")
     ratings = [item for item in dataset if isinstance(item, Rating)]
     items = codes([f"{item.question}\0{item.answer}" for item in ratings])
@@ -367,7 +386,7 @@ def _audit_ratings(config: AuditConfig, progress: Progress) -> Finished:
     votes = vote_shares([table], config.seed)
     too_few = f"{short_name(dataset.name)}: too few users, items, or items that several users rated, or all are equal."
     sentences = " ".join(_vote_sentences(votes)) or too_few
-    return _finish(folder, AuditSummary(dataset=_about(dataset), votes=votes, verdict=sentences))
+    return AuditSummary(dataset=about, votes=votes, verdict=sentences)
 
 
 class VoteTable(NamedTuple):
@@ -433,12 +452,6 @@ def check_failures(result: Mapping[str, Any], max_failed: float) -> None:
         refuse_failures([problem], max_failed)
 
 
-def _evaluation(config: AuditConfig, models: Sequence[str], condition: Literal["profile", "oracle"]) -> EvaluateConfig:
-    names = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii", "cache", "fresh")
-    same = {name: getattr(config, name) for name in names}
-    return EvaluateConfig(model=tuple(models), condition=(condition,), **same)
-
-
 def _columns(
     config: AuditConfig,
     folder: Path,
@@ -448,7 +461,10 @@ def _columns(
     progress: Progress,
 ) -> dict[str, Column]:
     """The outcomes of each model in dataset order: an ordinary run, in a folder of its own."""
-    evaluate(replace(_evaluation(config, specs, condition), out=folder), models=models, progress=progress)
+    names = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii", "cache", "fresh")
+    same = {name: getattr(config, name) for name in names}
+    run = EvaluateConfig(model=tuple(specs), condition=(condition,), out=folder, **same)
+    evaluate(run, models=models, progress=progress)
     outcomes = read_outcomes(folder)
     return {spec: outcomes.of[spec, condition] for spec in specs}
 
@@ -509,12 +525,6 @@ def _learn_blind(
     return learner, credits[0]
 
 
-def _giveaways(pairs: Sequence[Pair], clusters: Sequence[str]) -> Giveaways:
-    tested, looked_at = giveaways(((marks(pair.chosen), marks(pair.rejected)) for pair in pairs), clusters)
-    real = [word for word in tested if word.p < LEVEL]
-    return Giveaways(looked_at=looked_at, more_than_chance=len(real), words=real[:SHOWN])
-
-
 def _topics(
     pairs: Sequence[Pair], users: Users, encoder: Encoder, clusters: Ints, config: AuditConfig
 ) -> Topics | None:
@@ -542,16 +552,6 @@ def _topics(
         estimate = difference(users_own, donors_own, clusters, seed=config.seed)
         topics[kind] = DonorTopics(own=means[0], donor=means[1], difference=estimate)
     return Topics(k=config.k, **topics)
-
-
-def _splits(dataset: Dataset, pairs: Sequence[Pair], encoder: Encoder) -> OtherSplits | None:
-    """`None` where there is only one split."""
-    rows = (row.data for row in dataset.source.rows() if isinstance(row.data, dict))
-    others = sorted({str(row["split"]) for row in rows if row.get("split")} - {dataset.split})
-    if dataset.split is None or not others:
-        return None
-    sets = [load(dataset.source, split=name, skip_bad=True) for name in others]
-    return between_splits(pairs, [item for other in sets for item in other if isinstance(item, Pair)], encoder)
 
 
 def _vote_sentences(votes: Sequence[VoteShares]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Outcomes, read_outcomes
-from prb.stats.estimate import codes, is_exact, share
+from prb.stats.estimate import Floats, Ints, codes, is_exact
 from prb.stats.paired import correct, difference, flip_rate
 from prb.summary import Summary
 
@@ -70,22 +70,46 @@ class ComparisonSummary(Struct, kw_only=True):
 
 def compare(config: CompareConfig) -> dict[str, Any]:
     (a, summary_a), (b, summary_b) = _read_run(config.run_a), _read_run(config.run_b)
-    matches = list(_matches(config, a, b))
-    if not matches:
-        raise BadInput(
-            f"nothing to compare: {config.run_a} has {_listed(a)}; {config.run_b} has {_listed(b)}. "
-            "Name one model of each with --model-a and --model-b"
-        )
     exact_a, exact_b = (
         {(result.model, result.condition) for result in summary.pairs if is_exact(result.accuracy)}
         for summary in (summary_a, summary_b)
     )
-    rows = [_compare_cells(left, right, a, b, exact=left in exact_a and right in exact_b) for left, right in matches]
+    cluster_of = dict(zip(a.pairs, a.clusters, strict=True))
+    rows: list[dict[str, Any]] = []
+    for left, right in _matches(config, a, b):
+        x_of = dict(zip(a.pairs, a.of[left].credit.tolist(), strict=True))
+        y_of = dict(zip(b.pairs, b.of[right].credit.tolist(), strict=True))
+        common = [pair for pair in x_of if pair in y_of]
+        x, y = (np.array([credits[pair] for pair in common], dtype=np.float64) for credits in (x_of, y_of))
+        clusters = codes([cluster_of[pair] for pair in common])
+        only_in_one = len(x_of) + len(y_of) - 2 * len(common)
+        # two user-blind models are at ½ by construction, so on the same rows their difference is 0
+        exact = left in exact_a and right in exact_b and not only_in_one
+        about = {"condition": left[1], "model_a": left[0], "model_b": right[0]}
+        paired = compare_credits(x, y, clusters, exact=exact, seed=SEED)
+        rows.append({**about, **paired, "only_in_one": only_in_one})
+    if not rows:
+        raise BadInput(
+            f"nothing to compare: {config.run_a} has {_listed(a)}; {config.run_b} has {_listed(b)}. "
+            "Name one model of each with --model-a and --model-b"
+        )
     if not any(row["n"] for row in rows):
         raise BadInput(f"nothing to compare: no row was answered in both {config.run_a} and {config.run_b}")
     correct(rows)
     same_data = summary_a.dataset.fingerprint == summary_b.dataset.fingerprint
     return {"a": str(config.run_a), "b": str(config.run_b), "same_data": same_data, "comparisons": rows}
+
+
+def compare_credits(x: Floats, y: Floats, clusters: Ints, *, exact: bool, seed: int) -> dict[str, Any]:
+    """Two models on the rows that both answered; `exact` if they cannot differ. Holm's correction is the caller's."""
+    both = ~(np.isnan(x) | np.isnan(y))
+    return {
+        "accuracy_a": float(x[both].mean()) if both.any() else None,
+        "accuracy_b": float(y[both].mean()) if both.any() else None,
+        **difference(x, y, clusters, exact=exact, seed=seed).as_dict(),
+        "p_holm": None,
+        "changed_sides": flip_rate(x, y),
+    }
 
 
 def _read_run(folder: Path) -> tuple[Outcomes, Summary]:
@@ -108,29 +132,6 @@ def _matches(config: CompareConfig, a: Outcomes, b: Outcomes) -> Iterator[tuple[
         for other, same in b.of:
             if condition == same and model in left and other in right and (named or model == other):
                 yield (model, condition), (other, same)
-
-
-def _compare_cells(left: Cell, right: Cell, a: Outcomes, b: Outcomes, *, exact: bool) -> dict[str, Any]:
-    """`exact`: both are user-blind, at ½ by construction, so their difference is 0 on the rows of both runs."""
-    x_of = dict(zip(a.pairs, a.of[left].credit.tolist(), strict=True))
-    y_of = dict(zip(b.pairs, b.of[right].credit.tolist(), strict=True))
-    cluster_of = dict(zip(a.pairs, a.clusters, strict=True))
-    common = [pair for pair in x_of if pair in y_of]
-    x, y = (np.array([credits[pair] for pair in common], dtype=np.float64) for credits in (x_of, y_of))
-    clusters = codes([cluster_of[pair] for pair in common])
-    both = ~(np.isnan(x) | np.isnan(y))
-    only_in_one = len(x_of) + len(y_of) - 2 * len(common)
-    return {
-        "condition": left[1],
-        "model_a": left[0],
-        "model_b": right[0],
-        "accuracy_a": share(x[both], clusters[both]).value,
-        "accuracy_b": share(y[both], clusters[both]).value,
-        **difference(x, y, clusters, exact=exact and not only_in_one, seed=SEED).as_dict(),
-        "p_holm": None,
-        "changed_sides": flip_rate(x, y),
-        "only_in_one": only_in_one,
-    }
 
 
 def _listed(outcomes: Outcomes) -> str:

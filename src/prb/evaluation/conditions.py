@@ -145,11 +145,6 @@ class QueryBuilder:
         return History(history.posts if kind != "choices" else (), history.choices if kind != "posts" else ())
 
 
-def applicable(conditions: Sequence[str], dataset: Dataset) -> tuple[str, ...]:
-    """Those that apply to at least one row."""
-    return tuple(name for name in conditions if CONDITIONS[name].applies(dataset))
-
-
 def condition(name: str, shows: str, **about: Any) -> Callable[[Build], Build]:
     """Declare a condition."""
 

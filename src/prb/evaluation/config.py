@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, model_validator
+from pydantic import model_validator
 
 from prb.config import (
     ConditionName,
@@ -44,20 +44,6 @@ class Paper:
     prompt: Path | None = None
 
 
-def _protocol(text: str) -> Paper | None:
-    spec = Spec.parse(text)
-    if spec.name == "paper":
-        return Paper(**typed_options(Paper, spec, "protocol"))
-    if text != "prb":
-        raise unknown("protocol", text, ("prb", "paper"))
-    return None
-
-
-def _known_protocol(text: str) -> str:
-    _protocol(text)
-    return text
-
-
 @config
 class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, UserConfig, DataConfig):
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
@@ -76,7 +62,7 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     """Chosen/rejected pairs, or answers with each user's own rating in 0..1."""
     orders: Rare[Literal["both", "one"]] = "both"
     """Ask comparers in both answer orders, or in one drawn by a hash of the pair."""
-    protocol: Rare[Annotated[str, AfterValidator(_known_protocol)]] = "prb"
+    protocol: Rare[str] = "prb"
     """`paper`: the procedure of the paper's released scripts, faults included, to compare with published numbers.
     `paper?prompt=PATH`: with its prompts/ folder, or a file with the slots {question}, {answer_a} and {answer_b} (or
     {Response_A} and {Response_B})."""
@@ -117,7 +103,12 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     @property
     def paper(self) -> Paper | None:
         """The paper's own procedure, if it is followed."""
-        return _protocol(self.protocol)
+        spec = Spec.parse(self.protocol)
+        if spec.name == "paper":
+            return Paper(**typed_options(Paper, spec, "protocol"))
+        if self.protocol != "prb":
+            raise unknown("protocol", self.protocol, ("prb", "paper"))
+        return None
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -227,70 +227,46 @@ class Personas(LLMPlanner):
 
     def _infer(self, queries: Sequence[Query]) -> list[Plan | Failure]:
         items = {n: self.content(query)[-self._posts :] for n, query in enumerate(queries)}
-        done: dict[int, Plan | Failure] = {n: () for n in items if not items[n]}
-        split = {n: split_items(items[n]) for n in items if n not in done}
-        formed = _without_failures(self._form({n: seen for n, (seen, _) in split.items()}), done)
-        kept = _without_failures(self._test(formed, {n: held for n, (_, held) in split.items()}), done)
-        done |= {n: () for n, hypotheses in kept.items() if not hypotheses}
-        points = {n: "\n".join(f"- {h.text}" for h in hypotheses) for n, hypotheses in kept.items() if hypotheses}
-        prompts = [with_material(load("persona_write"), findings=quote("points", text)) for text in points.values()]
-        done |= zip(points, self._ask(prompts, read_persona, REMIND_PERSONA, "no persona"), strict=True)
-        return [done[n] for n in range(len(queries))]
+        plans: dict[int, Plan | Failure] = {n: () for n in items if not items[n]}
+        held_out = {n: texts[HELD_OUT - 1 :: HELD_OUT] for n, texts in items.items() if texts}
+        seen = {n: [text for k, text in enumerate(items[n], 1) if k % HELD_OUT] for n in held_out}
 
-    def _form(self, seen: dict[int, list[str]]) -> dict[int, list[Hypothesis] | Failure]:
-        """Hypotheses that cite existing posts; without evidence a hypothesis does not count."""
-        replies = self._ask(
-            [
-                with_material(
-                    load("persona_hypotheses"),
-                    posts="\n\n".join(quote(f"post {k}", post) for k, post in enumerate(posts, 1)),
-                    count=str(self._hypotheses),
-                )
-                for posts in seen.values()
-            ],
-            lambda reply: read_hypotheses(reply) or None,
-            REMIND_LIST,
-            "no hypotheses",
-        )
-        formed: dict[int, list[Hypothesis] | Failure] = {}
+        # hypotheses that cite existing posts; without evidence a hypothesis does not count
+        quoted = ["\n\n".join(quote(f"post {k}", post) for k, post in enumerate(posts, 1)) for posts in seen.values()]
+        count = str(self._hypotheses)
+        prompts = [with_material(load("persona_hypotheses"), posts=posts, count=count) for posts in quoted]
+        replies = self._ask(prompts, lambda reply: read_hypotheses(reply) or None, REMIND_LIST, "no hypotheses")
+        kept: dict[int, list[Hypothesis]] = {}
         for (n, posts), reply in zip(seen.items(), replies, strict=True):
             if isinstance(reply, Failure):
-                formed[n] = reply
-            else:
-                grounded = [h for h in reply if all(1 <= k <= len(posts) for k in h.posts)][: self._hypotheses]
-                formed[n] = grounded or Failure("no hypotheses", "they rest on posts that do not exist")
-        return formed
+                plans[n] = reply
+                continue
+            kept[n] = [h for h in reply if all(1 <= k <= len(posts) for k in h.posts)][: self._hypotheses]
+            if not kept[n]:
+                plans[n] = Failure("no hypotheses", "they rest on posts that do not exist")
 
-    def _test(
-        self, formed: dict[int, list[Hypothesis]], held: dict[int, list[str]]
-    ) -> dict[int, list[Hypothesis] | Failure]:
-        """Those that the held-out posts do not refute; with no post held out, all."""
-        tests = [(n, hypothesis) for n, hypotheses in formed.items() if held[n] for hypothesis in hypotheses]
+        # those that the held-out posts do not refute; with no post held out, all
+        tests = [(n, h) for n, hypotheses in kept.items() if held_out[n] for h in hypotheses]
         prompts = [
             with_material(
                 load("persona_verify"),
                 hypothesis=quote("hypothesis", hypothesis.text),
-                posts=quote("posts of this person", "\n\n".join(held[n])),
+                posts=quote("posts of this person", "\n\n".join(held_out[n])),
             )
             for n, hypothesis in tests
         ]
         findings = self._ask(prompts, read_finding, REMIND_FINDING, "no finding on a hypothesis")
-        kept: dict[int, list[Hypothesis] | Failure] = {n: [] if held[n] else h for n, h in formed.items()}
         for (n, hypothesis), finding in zip(tests, findings, strict=True):
-            others = kept[n]
-            if isinstance(others, Failure):
-                continue
             if isinstance(finding, Failure):
-                kept[n] = finding
-            elif finding != "refuted":
-                others.append(hypothesis)
-        return kept
+                plans.setdefault(n, finding)
+            elif finding == "refuted":
+                kept[n].remove(hypothesis)
 
-
-def split_items(items: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those to learn from and those to test on; the first two are always for learning."""
-    held = [item for n, item in enumerate(items, 1) if n % HELD_OUT == 0]
-    return [item for n, item in enumerate(items, 1) if n % HELD_OUT], held
+        plans |= {n: () for n, hypotheses in kept.items() if n not in plans and not hypotheses}
+        points = {n: "\n".join(f"- {h.text}" for h in kept[n]) for n in kept if n not in plans}
+        prompts = [with_material(load("persona_write"), findings=quote("points", text)) for text in points.values()]
+        plans |= zip(points, self._ask(prompts, read_persona, REMIND_PERSONA, "no persona"), strict=True)
+        return [plans[n] for n in range(len(queries))]
 
 
 def read_hypotheses(reply: Completion) -> list[Hypothesis]:
@@ -311,9 +287,3 @@ def read_finding(reply: Completion) -> Finding | None:
 def read_persona(reply: Completion) -> Plan | None:
     match = None if reply.truncated else _PERSONA.search(without_thinking(reply.text))
     return (" ".join(match[1].split()),) if match else None
-
-
-def _without_failures(results: dict[int, T | Failure], done: dict[int, Plan | Failure]) -> dict[int, T]:
-    """The results that are no failures; failures go to `done`."""
-    done |= {n: value for n, value in results.items() if isinstance(value, Failure)}
-    return {n: value for n, value in results.items() if not isinstance(value, Failure)}

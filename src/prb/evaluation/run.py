@@ -26,7 +26,7 @@ from prb.config import ConditionName, OutputConfig, Place, PositionalWords, conf
 from prb.data.load import Dataset, Shard, load
 from prb.engine.executors import Executor, given, open_executor
 from prb.errors import BadInput, ModelChanged, RunConflict, differences
-from prb.evaluation.conditions import Built, QueryBuilder, RowUnder, applicable
+from prb.evaluation.conditions import Built, QueryBuilder, RowUnder
 from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
@@ -53,7 +53,7 @@ from prb.runs import (
     writing,
 )
 from prb.stats.credit import credit_of_scores, credit_of_verdicts, duel_shares
-from prb.summary import TRAINED, needs_donors
+from prb.summary import CONDITIONS, TRAINED, needs_donors
 from prb.types import (
     NO_EVIDENCE,
     UNMEASURED,
@@ -112,7 +112,8 @@ def evaluate(
     progress.begin(f"checking {config.dataset}")
     dataset = load_rows(config)
     if by_default:
-        config = replace(config, condition=applicable(config.condition, dataset))
+        applicable = tuple(name for name in config.condition if CONDITIONS[name].applies(dataset))
+        config = replace(config, condition=applicable)
     for note in dataset.notes:
         progress.note(note)
     job = Job(config, dataset, planner, models, listeners, progress)
@@ -183,20 +184,24 @@ class Job:
             open_replies(folder, self.progress, cache=config.cache) as replies,
         ):
             if run.extended:
-                self.progress.note(f"{folder} goes on with {run.extended}")
+                self.progress.note(f"{folder} is extended: {run.extended}")
             breaker = Breaker()
             start = RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"])
             self.hooks.tell("on_run_start", start)
             with writing_outcomes(folder) as write:
                 for name, spec in map(split_alias, config.model):
                     self.progress.begin(f"loading {name}")
-                    self._evaluate_model(self._evaluator(run, executor, name, spec), replies, breaker, outcomes, write)
+                    evaluator = self.load_evaluator(run, executor, name, spec)
+                    for derived in self.ask(evaluator, replies, breaker):
+                        write(b"".join(map(json_line, derived)))
+                        outcomes.add(derived)
             summary, users = (part.as_json() for part in summary_of(config, dataset, outcomes))
             run.finish({USERS: users, SUMMARY: summary})
         self.hooks.tell("on_result", RunResult(folder=folder, summary=summary))
         return Finished(folder, summary)
 
-    def _evaluator(self, run: RunFolder, executor: Executor, name: str, spec: str) -> Evaluator:
+    def load_evaluator(self, run: RunFolder, executor: Executor, name: str, spec: str) -> Evaluator:
+        """A model of this run, once its weights are known to be those that the folder has replies of."""
         config, models = self.config, self.models
         if config.paper:
             paper = paper_scoring(config, name, spec, self.dataset.index.ids, self.subsets)
@@ -228,46 +233,33 @@ class Job:
         both = config.orders == "both"
         return ComparerOutcomes(name, model, builder, both_orders=both, seed=config.seed, given=name in models)
 
-    def _evaluate_model(
-        self,
-        evaluator: Evaluator,
-        replies: Replies,
-        breaker: Breaker,
-        outcomes: Outcomes,
-        write: Callable[[bytes], None],
-    ) -> None:
-        total, done, tally, names = len(self.dataset), 0, Tally(self.progress), self.config.names
+    def ask(self, evaluator: Evaluator, replies: Replies, breaker: Breaker) -> Iterator[list[Outcome]]:
+        """The outcomes of a model, batch by batch, all conditions of a batch together."""
+        conditions, names, total, done = self.config.condition, self.config.names, len(self.dataset), 0
         which = f" (model {names.index(evaluator.name) + 1} of {len(names)})" if len(names) > 1 else ""
         self.progress.begin(f"{evaluator.name}{which}", total=total)
-        plan, asked = self._plan(evaluator, replies, breaker), evaluator.asked
-        for rows in ask_missing(plan, replies, asked, breaker) if asked else (rows for rows, _ in plan):
-            derived = [evaluator.outcome(row, replies) for row in rows]
-            write(b"".join(map(json_line, derived)))
-            outcomes.add(derived)
-            failures = [outcome.failure for outcome in derived if outcome.failure_kind != UNMEASURED]
-            tally.add(failures, [outcome.cost for outcome in derived])
-            size = len(rows) // len(self.config.condition)
+
+        def plan() -> Iterator[tuple[list[RowUnder], list[Call]]]:
+            of_dataset = zip(self.dataset, self.dataset.index.clusters, strict=True)
+            for of_subset in rows_of_subsets(self.subsets) or [total]:  # no batch has rows of two subsets of the paper
+                for items in chunks(islice(of_dataset, of_subset), self.config.batch):
+                    plans: Mapping[str, Plan | Failure] = {}
+                    if "plan" in conditions and isinstance(evaluator, Scoring):
+                        plans = evaluator.builder.plans([item for item, _ in items], replies, breaker)
+                    cells = product(conditions, items)
+                    rows = [evaluator.under(item, cluster, condition, plans) for condition, (item, cluster) in cells]
+                    yield rows, [call for row in rows for call in row.calls]
+
+        asked, tally = evaluator.asked, Tally(self.progress)
+        for rows in ask_missing(plan(), replies, asked, breaker) if asked else (rows for rows, _ in plan()):
+            outcomes = [evaluator.outcome(row, replies) for row in rows]
+            yield outcomes
+            failures = [outcome.failure for outcome in outcomes if outcome.failure_kind != UNMEASURED]
+            tally.add(failures, [outcome.cost for outcome in outcomes])
+            size = len(rows) // len(conditions)
             done += size
             self.progress.advance(size)
-            self.hooks.tell("on_batch", Batch(model=evaluator.name, done=done, total=total, outcomes=derived))
-
-    def _plan(
-        self, evaluator: Evaluator, replies: Replies, breaker: Breaker
-    ) -> Iterator[tuple[list[RowUnder], list[Call]]]:
-        """Batches of rows under all conditions, with their calls. None crosses the border of the paper's subsets."""
-        conditions, size = self.config.condition, self.config.batch
-        of_dataset = zip(self.dataset, self.dataset.index.clusters, strict=True)
-        for of_subset in rows_of_subsets(self.subsets) or [len(self.dataset)]:
-            for items in chunks(islice(of_dataset, of_subset), size):
-                plans: Mapping[str, Plan | Failure] = {}
-                if "plan" in conditions and isinstance(evaluator, Scoring):
-                    plans = evaluator.builder.plans([item for item, _ in items], replies, breaker)
-                rows = [
-                    evaluator.under(item, cluster, condition, plans)
-                    for condition in conditions
-                    for item, cluster in items
-                ]
-                yield rows, [call for row in rows for call in row.calls]
+            self.hooks.tell("on_batch", Batch(model=evaluator.name, done=done, total=total, outcomes=outcomes))
 
 
 @contextmanager
@@ -400,19 +392,23 @@ class RecordedOutcomes:
     def __init__(self, name: str, model: Recorded) -> None:
         self.name, self._model = name, model
 
-    def under(
-        self,
-        item: Item,
-        cluster: str,
-        condition: ConditionName,
-        plans: Mapping[str, Plan | Failure],  # noqa: ARG002
-    ) -> RowUnder:
+    def under(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
         return RowUnder(item, cluster, condition, Built(Query(question="")))
 
     def outcome(self, row: RowUnder, replies: Replies) -> Outcome:  # noqa: ARG002
-        recalled = self._model.recall(row.item.id, row.condition)
-        failure = recalled if isinstance(recalled, Failure) else _misfit(recalled, row.item)
+        recalled, item = self._model.recall(row.item.id, row.condition), row.item
         record = Record() if isinstance(recalled, Failure) else recalled
+        present = [score for score in record.scores if score is not None]
+        duels = item.n_best * (len(item.answers) - item.n_best) if isinstance(item, Pair) else 0
+        failure: Failure | None = None
+        if isinstance(recalled, Failure):
+            failure = recalled
+        elif record.scores and not len(present) == len(record.scores) == len(item.answers):
+            failure = Failure("the recorded scores do not fit the answers", f"{len(present)} for {len(item.answers)}")
+        elif record.scores:
+            failure = next((score for score in map(checked_reward, present) if isinstance(score, Failure)), None)
+        elif not duels or len(record.verdicts) != 2 * duels or None in duel_shares(record.verdicts):
+            failure = Failure("the recorded verdicts do not fit the answers", f"{len(item.answers)} answers")
         usable = Record() if failure else record
         return derive_outcome(
             self.name,
@@ -463,19 +459,6 @@ def derive_outcome(
         failure_kind=failure.kind if failure else None,
         **about,
     )
-
-
-def _misfit(record: Record, item: Item) -> Failure | None:
-    """Why a record is not about the answers of its row, or not usable."""
-    if record.scores:
-        present = [score for score in record.scores if score is not None]
-        if len(present) != len(record.scores) or len(present) != len(item.answers):
-            return Failure("the recorded scores do not fit the answers", f"{len(present)} for {len(item.answers)}")
-        return next((score for score in map(checked_reward, present) if isinstance(score, Failure)), None)
-    duels = item.n_best * (len(item.answers) - item.n_best) if isinstance(item, Pair) else 0
-    if not duels or len(record.verdicts) != 2 * duels or None in duel_shares(record.verdicts):
-        return Failure("the recorded verdicts do not fit the answers", f"{len(item.answers)} answers")
-    return None
 
 
 # --- shards, made by `prb evaluate --shard i/n`, as the run that one process would have made ---

@@ -100,7 +100,25 @@ def _result(config: EvaluateConfig, model: str, condition: str, rows: Rows) -> P
     if config.paper:  # what the procedure hides: ties counted as lost, and replies without a verdict counted as "A"
         undecided, judged = int((rows.margin == 0).sum()), bool(column.verdicts)
         about["paper"] = PaperCounts(ties=0 if judged else undecided, unparsed=undecided if judged else 0)
-    return _rating_result(rows, **about) if config.task == "ratings" else _pair_result(rows, **about)
+    if config.task == "pairs":
+        return _pair_result(rows, **about)
+    users, facts = rows.by_user, rows.facts
+    groups_of = {int(code): row for code, row in zip(facts.users, facts.index.groups, strict=True) if row}
+    alignments: dict[str, dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
+    for code, row in groups_of.items():
+        for attribute, value in row.items():
+            alignments[attribute][value] += [users[code]["alignment"]] if code in users else []
+    return RatingResult(
+        n=int((~np.isnan(column.score)).sum()),
+        failed=rows.failed,
+        users=len(users),
+        users_too_few_rows=len(np.unique(facts.users)) - len(users),
+        by_group={
+            attribute: {value: mean_over_users("alignment", values) for value, values in sorted(by_value.items())}
+            for attribute, by_value in sorted(alignments.items())
+        },
+        **about,
+    )
 
 
 def corrected(estimates: Sequence[Tested | Contrast]) -> list[float | None]:
@@ -153,6 +171,14 @@ def _pair_result(rows: Rows, **about: Any) -> PairResult:
     position = position_bias(column.verdicts)
     if position and column.biases_cancel:
         position["cancels"] = True
+    indifference = None
+    no_evidence = ~rows.counted & ~np.isnan(margin)
+    if no_evidence.any():  # margins should be small there, and of twins neither should be preferred
+        margins, others = margin[no_evidence], margin[rows.counted]
+        usual = np.median(np.abs(others)) if len(others) else 0.0
+        relative = float(np.median(np.abs(margins)) / usual) if usual else None
+        chosen = share((np.sign(margins) + 1) / 2, facts.clusters[no_evidence])
+        indifference = Indifference(n=len(margins), relative_margin=relative, chosen=chosen)
     biases = {
         "length": length_bias(credit, facts.clusters, *facts.lengths),
         "position": position,
@@ -166,22 +192,10 @@ def _pair_result(rows: Rows, **about: Any) -> PairResult:
         biases=msgspec.convert(biases, Biases),
         cut_posts=column.cut,
         leaking_choices=column.leaks,
-        indifference=_indifference(rows),
+        indifference=indifference,
         **_official_scores(rows),
         **about,
     )
-
-
-def _indifference(rows: Rows) -> Indifference | None:
-    """Rows without evidence in the history: margins should be small, and of twins neither should be preferred."""
-    no_evidence = ~rows.counted & ~np.isnan(rows.margin)
-    if not no_evidence.any():
-        return None
-    margins, others = rows.margin[no_evidence], rows.margin[rows.counted]
-    usual = np.median(np.abs(others)) if len(others) else 0.0
-    relative = float(np.median(np.abs(margins)) / usual) if usual else None
-    chosen = share((np.sign(margins) + 1) / 2, rows.facts.clusters[no_evidence])
-    return Indifference(n=len(margins), relative_margin=relative, chosen=chosen)
 
 
 def _official_scores(rows: Rows) -> dict[str, Any]:
@@ -206,27 +220,6 @@ def _official_scores(rows: Rows) -> dict[str, Any]:
     )
     score = sum(by_subset[subset] for subset in SUBSETS) / len(SUBSETS)
     return {"rewardbench2": RewardBench2(score=score, by_subset=by_subset)}
-
-
-def _rating_result(rows: Rows, **about: Any) -> RatingResult:
-    users, facts = rows.by_user, rows.facts
-    groups_of = {int(code): row for code, row in zip(facts.users, facts.index.groups, strict=True) if row}
-    alignments: dict[str, dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
-    for code, row in groups_of.items():
-        for attribute, value in row.items():
-            alignments[attribute][value] += [users[code]["alignment"]] if code in users else []
-    by_group = {
-        attribute: {value: mean_over_users("alignment", values) for value, values in sorted(by_value.items())}
-        for attribute, by_value in sorted(alignments.items())
-    }
-    return RatingResult(
-        n=int((~np.isnan(rows.column.score)).sum()),
-        failed=rows.failed,
-        users=len(users),
-        users_too_few_rows=len(np.unique(facts.users)) - len(users),
-        by_group=by_group,
-        **about,
-    )
 
 
 def _contrasts(config: EvaluateConfig, rows: Mapping[tuple[str, str], Rows]) -> list[Contrast]:
@@ -280,12 +273,6 @@ class Requirement:
     bound: float
 
 
-def parse_requirements(text: str) -> list[Requirement]:
-    if clauses := [clause.strip() for clause in text.split(",") if clause.strip()]:
-        return [_parse(clause) for clause in clauses]
-    raise BadSpec("--require is empty, so that it would always hold; write for example accuracy>0.6")
-
-
 def check_requirements(text: str, conditions: Sequence[str], models: Sequence[str]) -> None:
     """Refuse, before the run, what the run cannot answer."""
     for requirement in parse_requirements(text):
@@ -296,52 +283,48 @@ def check_requirements(text: str, conditions: Sequence[str], models: Sequence[st
                 raise BadSpec(f"--require: {requirement.text} needs condition {condition!r}, which is not run")
 
 
-def _parse(clause: str) -> Requirement:
-    match = _CLAUSE.fullmatch(clause)
-    if not match:
-        raise BadSpec(f"--require: {clause!r} is not like accuracy>0.6, control.low>0 or embedding:accuracy@none<=0.55")
-    model, key, condition, part, compare, number = match.groups()
-    metric = METRICS.look_up(key)
-    if condition is not None:
-        CONDITIONS.look_up(condition)
-    bound = float(number)
-    if part not in COUNTS and metric.unit != "number" and abs(bound) > 1:
-        hint = f"; for {number} % write {bound / 100:g}" if abs(bound) <= 100 else ""
-        raise BadSpec(f"--require: {clause}: {key} is a share, at most 1{hint}")
-    return Requirement(clause, model, metric, condition, part or "value", compare, bound)
+def parse_requirements(text: str) -> Iterator[Requirement]:
+    if not text.strip(", "):
+        raise BadSpec("--require is empty, so that it would always hold; write for example accuracy>0.6")
+    for clause in filter(None, map(str.strip, text.split(","))):
+        match = _CLAUSE.fullmatch(clause)
+        if not match:
+            like = "accuracy>0.6, control.low>0 or embedding:accuracy@none<=0.55"
+            raise BadSpec(f"--require: {clause!r} is not like {like}")
+        model, key, condition, part, compare, number = match.groups()
+        metric = METRICS.look_up(key)
+        if condition is not None:
+            CONDITIONS.look_up(condition)
+        bound = float(number)
+        if part not in COUNTS and metric.unit != "number" and abs(bound) > 1:
+            hint = f"; for {number} % write {bound / 100:g}" if abs(bound) <= 100 else ""
+            raise BadSpec(f"--require: {clause}: {key} is a share, at most 1{hint}")
+        yield Requirement(clause, model, metric, condition, part or "value", compare, bound)
 
 
 def require(text: str, summary: Summary) -> None:
     """Every requirement must hold for its model, or for every model of the run; a value that is not there fails it."""
     broken = []
     for requirement in parse_requirements(text):
-        values = list(_required(requirement, summary))
-        if not values:
-            broken.append(f"{requirement.text}: the run has no such result")
-        for who, value, warning in values:
-            why = f" (it {warning})" if warning else ""
+        metric, missing = requirement.metric, True
+        # without a condition, under `profile` where that was run, since that is how a model is used
+        condition = metric.needs[0] if metric.needs else requirement.condition or summary.shown
+        for model in summary.models if requirement.model is None else [requirement.model]:
+            result, contrasts = summary.result(model, condition), summary.contrasts_of(model)
+            if result is None or metric.key not in (contrasts if metric.needs else result.metrics):
+                continue
+            missing, who = False, model if metric.needs else f"{model} under {condition}"
+            estimate = contrasts[metric.key] if metric.needs else result.estimate(metric.key)
+            value = getattr(estimate, requirement.part, None)
+            why = f" (it {result.position_warning})" if result.position_warning else ""
             if value is None:
                 broken.append(f"{requirement.text}: {who} has no value{why}")
             elif not _COMPARE[requirement.compare](value, requirement.bound):
                 broken.append(f"{requirement.text}: {who} has {value:.4f}{why}")
+        if missing:
+            broken.append(f"{requirement.text}: the run has no such result")
     if broken:
         raise GateFailed("requirements not met:\n  " + "\n  ".join(broken))
-
-
-def _required(requirement: Requirement, summary: Summary) -> Iterator[tuple[str, float | None, str | None]]:
-    """By model, with a warning where position explains the value; under `profile` where it was run and no condition is
-    named, since that is how a model is used."""
-    metric, condition = requirement.metric, requirement.condition or summary.shown
-    for model in summary.models if requirement.model is None else [requirement.model]:
-        if metric.needs:
-            contrast = summary.contrasts_of(model).get(metric.key)
-            result = summary.result(model, metric.needs[0])
-            if contrast:
-                yield model, getattr(contrast, requirement.part, None), result.position_warning if result else None
-        elif (result := summary.result(model, condition)) and metric.key in result.metrics:
-            estimate = result.estimate(metric.key)
-            value = getattr(estimate, requirement.part, None) if estimate else None
-            yield f"{model} under {condition}", value, result.position_warning
 
 
 def check_failures(summary: Summary, max_failed: float) -> None:

@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import convert, to_builtins
 
 from prb.errors import BadInput, unknown
-from prb.evaluation.compare import ComparisonSummary, TwoModels
+from prb.evaluation.compare import ComparisonSummary
 from prb.reporting.format import (
     MISSING,
     PARTS,
@@ -140,12 +139,7 @@ class Evaluation(Run):
         if of == "outcomes":
             return data_frame(read_lines(self.folder / OUTCOMES))
         if of == "users":
-            return data_frame(
-                {"user": user, "model": row.model, "condition": row.condition}
-                | {name: values[n] for name, values in row.columns.items()}
-                for row in self.users.results
-                for n, user in enumerate(self.users.users)
-            )
+            return data_frame(user_rows(self.users))
         contrasts = [c for c in self.typed.contrasts if c.condition and METRICS[c.kind].column]
         rows = [dict(row) for row in self.summary["results"]]
         for row in rows:
@@ -154,14 +148,14 @@ class Evaluation(Run):
         return data_frame(rows)
 
     def tables(self) -> Sequence[Table]:
-        found = self.verdict
-        if found is None:
+        conclusion = self.verdict
+        if conclusion is None:
             return self.numbers()
-        if self.full or not found.measured:
+        if self.full or not conclusion.measured:
             table = evaluation_table(self.typed, ranked=not self.full)
         else:
-            table = (restraint_table if self.typed.dataset.only_restraint else verdict_table)(self.typed, found)
-        return [table._replace(title=found.headline, lead=(*found.sentences, found.size))]
+            table = (restraint_table if self.typed.dataset.only_restraint else verdict_table)(self.typed, conclusion)
+        return [table._replace(title=conclusion.headline, lead=(*conclusion.sentences, conclusion.size))]
 
     def numbers(self) -> Sequence[Table]:
         return [evaluation_table(self.typed)]
@@ -175,6 +169,14 @@ class Evaluation(Run):
         if model not in self.models:
             raise unknown("model of this run", str(model), self.models)
         return model
+
+
+def user_rows(table: UserTable) -> Iterator[dict[str, Any]]:
+    """One row per user, model and condition."""
+    for row in table.results:
+        for user, *numbers in zip(table.users, *row.columns.values(), strict=True):
+            about = {"user": user, "model": row.model, "condition": row.condition}
+            yield about | dict(zip(row.columns, numbers, strict=True))
 
 
 # --- the verdict ---
@@ -288,8 +290,8 @@ def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, li
     elif len(know) > 1:
         headline = f"{len(know)} of {count} models know whose preference they judge."
     else:
-        found = f"1 of {count} models knows" if know else f"None of {count} models is shown to know"
-        headline = f"{found} whose preference it judges."
+        how_many = f"1 of {count} models knows" if know else f"None of {count} models is shown to know"
+        headline = f"{how_many} whose preference it judges."
     of = "pairs" if summary.dataset.chance is None else "rows"
     right = f"{best.model}: right in {percent(best.own)} % of the {of} with the user's own history"
     right = f"{right} and in {percent(best.others)} % with somebody else's"
@@ -350,24 +352,24 @@ def _size(summary: Summary, measured: Sequence[Standing]) -> str:
     return " · ".join(parts)
 
 
-def verdict_table(summary: Summary, found: Conclusion) -> Table:
+def verdict_table(summary: Summary, conclusion: Conclusion) -> Table:
     """Every model by control, at most 80 columns wide with short names."""
     marks = {"personalizes": "● personalizes", "reversed": "▽ reversed", "not shown": "○ not shown"}
-    failed = any(standing.failed for standing in found.standings)
+    failed = any(standing.failed for standing in conclusion.standings)
     rows = []
-    for standing in found.standings:
+    for standing in conclusion.standings:
         control = standing.control
         row = [standing.model, f"{percent(standing.others)} → {percent(standing.own)}"]
         row += [number(control.value, scale=100, sign=True), bounds(control)]
         row += [marks.get(standing.says, standing.says), p_value(control.p_holm)]
         rows.append((*row, *([str(standing.failed)] if failed else [])))
     columns = ("model", "other's → own", "control", "95 %", "verdict", "p", *(["failed"] if failed else []))
-    notes = [found.comparison] if found.comparison else []
+    notes = [conclusion.comparison] if conclusion.comparison else []
     read = "Accuracy in % with somebody else's history → with the user's own. Control: the difference in points, with"
     notes.append(f"{read} its 95 % interval and p after Holm. All numbers: --full.")
     notes += [*_caveats(summary, summary.shown), *_warnings(summary)]
     notes += _rows_without_outcome(summary.pairs, METRICS["control"].needs)
-    return Table(found.headline, columns, tuple(rows), tuple(notes))
+    return Table(conclusion.headline, columns, tuple(rows), tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -396,9 +398,9 @@ def _spoiled(summary: Summary, model: str) -> Spoiled:
     return Spoiled(share, test)
 
 
-def restraint_table(summary: Summary, found: Conclusion) -> Table:
+def restraint_table(summary: Summary, conclusion: Conclusion) -> Table:
     """Of rows that the history must not decide: every model, the one that misapplies the least first."""
-    spoiled = [_spoiled(summary, standing.model) for standing in found.standings]
+    spoiled = [_spoiled(summary, standing.model) for standing in conclusion.standings]
     share, test, pull = (METRICS[kind] for kind in (spoiled[0].share.kind, spoiled[0].test.kind, "pull"))
     own, without = test.needs
     rows = []
@@ -411,24 +413,14 @@ def restraint_table(summary: Summary, found: Conclusion) -> Table:
     notes.append(f"Accuracy in % under {without} → {own}; p of the difference after Holm. All numbers: --full.")
     notes += [*_warnings(summary), *_rows_without_outcome(summary.pairs, (*test.needs, *pull.needs))]
     columns = ("model", f"{without} → own", "misapplied", "95 %", "pull", "verdict", "p")
-    return Table(found.headline, columns, tuple(rows), tuple(notes))
+    return Table(conclusion.headline, columns, tuple(rows), tuple(notes))
 
 
 # --- the table with all numbers ---
 def evaluation_table(summary: Summary, *, ranked: bool = False) -> Table:
     """One row per model, cells such as `63.3 [57.0, 69.2]`, and the columns that this run has; if `ranked`, the most
     accurate model first, without columns that have no value, and without counts that are all 0."""
-    if summary.task == "ratings":
-        return _ratings(summary)
-    table = _pairs(summary, with_values=ranked)
-    if not ranked:
-        return table
-    accuracy = {r.model: r.accuracy.value for r in summary.pairs if r.condition == summary.shown}
-    rows = sorted(table.rows, key=lambda row: -(value if (value := accuracy[row[0]]) is not None else -1))
-    empty = [{MISSING, "0"} if name in COUNTS else {MISSING} for name in table.columns]
-    kept = [n for n, nothing in enumerate(empty) if n < 2 or any(row[n] not in nothing for row in rows)]
-    columns, *rows = (tuple(row[n] for n in kept) for row in (table.columns, *rows))
-    return table._replace(columns=columns, rows=tuple(rows))
+    return _ratings(summary) if summary.task == "ratings" else _pairs(summary, ranked=ranked)
 
 
 def metric_cell(metric: Metric, value: Estimate | Contrast | float | None) -> str:
@@ -442,51 +434,52 @@ def metric_cell(metric: Metric, value: Estimate | Contrast | float | None) -> st
     return number(number_, scale=100, sign=metric.unit == "points") + marks
 
 
-def _pairs(summary: Summary, *, with_values: bool) -> Table:
-    """`with_values`: only metrics of which at least one model has a value; else contrasts may be columns of dashes."""
-    results, data = summary.pairs, summary.dataset
+def _pairs(summary: Summary, *, ranked: bool) -> Table:
+    results, data, models = summary.pairs, summary.dataset, summary.models
     cell = {(result.model, result.condition): result for result in results}
     measured = [c for c in summary.conditions if any(r.measured for r in results if r.condition == c)]
     conditions = measured or summary.conditions
     shown = summary.shown if summary.shown in conditions else conditions[0]
-    contrasts = {model: summary.contrasts_of(model) for model in summary.models}
+    if ranked:
+        accuracy = {model: cell[model, summary.shown].accuracy.value for model in models}
+        models = sorted(models, key=lambda model: -(-1 if (value := accuracy[model]) is None else value))
+    columns = [(c, [interval(cell[model, c].accuracy) for model in models]) for c in conditions]
     # a contrast that could not be measured is a column of dashes; other metrics that do not apply are left out
     present = {contrast.kind for contrast in summary.contrasts}
     present |= {key for result in results for key, value in result.metrics.items() if value is not None}
-    columns = [metric for metric in METRICS.values() if metric.column and metric.key in present]
-    cells = {}
-    for model, metric in product(summary.models, columns):
-        value = contrasts[model].get(metric.key) if metric.needs else cell[model, shown].metrics.get(metric.key)
-        cells[model, metric.key] = metric_cell(metric, value)
-    if with_values:
-        columns = [m for m in columns if any(cells[model, m.key] != MISSING for model in summary.models)]
+    contrasts, metrics = {model: summary.contrasts_of(model) for model in models}, []
+    for metric in METRICS.values():
+        key = metric.key
+        if metric.column and key in present:
+            of_model = {m: contrasts[m].get(key) if metric.needs else cell[m, shown].metrics.get(key) for m in models}
+            cells = [metric_cell(metric, value) for value in of_model.values()]
+            if not ranked or set(cells) != {MISSING}:
+                metrics.append(metric)
+                columns.append((metric.label, cells))
     official = [name for name in OFFICIAL if any(name in result.official for result in results)]
-    paper = all(result.paper for result in results)
-    rows = []
-    for model in summary.models:
-        result = cell[model, shown]
-        values = [interval(cell[model, condition].accuracy) for condition in conditions]
-        values += [cells[model, metric.key] for metric in columns]
-        values += [percent(result.official.get(name)) for name in official]
-        if paper and result.paper:
-            values += [str(result.paper.ties), str(result.paper.unparsed)]
-        rows.append((model, *values, str(sum(cell[model, condition].failed for condition in conditions))))
-    headings = ["model", *conditions, *(metric.label for metric in columns)]
-    headings += [*official, *(["ties", "unparsed"] if paper else []), "failed"]
+    columns += [(name, [percent(cell[model, shown].official.get(name)) for model in models]) for name in official]
     counted = "a tie counts half, failures are left out"
-    if paper:
+    if all(result.paper for result in results):
+        counts = [paper for model in models if (paper := cell[model, shown].paper)]
         counted = "as in the paper's scripts, ties count as lost and replies without a verdict as A"
+        columns.append(("ties", [str(paper.ties) for paper in counts]))
+        columns.append(("unparsed", [str(paper.unparsed) for paper in counts]))
+    columns.append(("failed", [str(sum(cell[model, c].failed for c in conditions)) for model in models]))
+    if ranked:
+        empty = {name: {MISSING, "0"} if name in COUNTS else {MISSING} for name, _ in columns}
+        columns = [columns[0], *(column for column in columns[1:] if set(column[1]) - empty[column[0]])]
     linked = "user" if data.clusters == data.users else "user (linked users, such as twins, count as one)"
     if data.clustered_by not in ("users", "users and questions"):
         linked = data.clustered_by
     notes = [f"Accuracy in % with a 95 % interval clustered by {linked}; {counted}.", *_caveats(summary, shown)]
     for where, needs in (("", True), (f"Under {shown}: ", False)):
-        if sentences := [f"{metric.label}: {metric.sentence}" for metric in columns if bool(metric.needs) is needs]:
+        if sentences := [f"{metric.label}: {metric.sentence}" for metric in metrics if bool(metric.needs) is needs]:
             notes.append(f"{where}{'; '.join(sentences)}.")
-    if any(metric.tested for metric in columns):
+    if any(metric.tested for metric in metrics):
         notes.append("Stars: p < .05, .01, .001 after Holm.")
     notes += [*_warnings(summary), *_rows_without_outcome(results)]
-    return Table(_title(summary), tuple(headings), tuple(rows), tuple(notes))
+    rows = zip(models, *(cells for _, cells in columns), strict=True)
+    return Table(_title(summary), ("model", *(name for name, _ in columns)), tuple(rows), tuple(notes))
 
 
 def _caveats(summary: Summary, shown: str) -> Iterator[str]:
@@ -617,18 +610,17 @@ def comparison(content: Result) -> Table:
         notes.append("The two runs did not use the same data file; only rows with the same id are compared.")
     if only := max(row.only_in_one for row in result.comparisons):
         notes.append(f"Up to {only} rows are in one run only and were left out.")
-    personal = [row for row in result.comparisons if row.condition == "profile" and row.value is not None]
-    lead = tuple(map(_better, personal)) if len(personal) <= NAMED else ()
-    return Table(f"A = {result.a}, B = {result.b}", columns, tuple(rows), tuple(notes), lead)
-
-
-def _better(row: TwoModels) -> str:
-    a, b = (f"{row.model_a} in A", f"{row.model_b} in B") if row.model_a == row.model_b else (row.model_a, row.model_b)
-    known = f"with {CONDITIONS[row.condition].shows}"
-    if row.p_holm is None or row.p_holm >= LEVEL or not row.value:
-        return f"Neither {a} nor {b} is shown to be better {known}."
-    better, worse = (a, b) if row.value > 0 else (b, a)
-    return f"{better} is better than {worse} {known}, by {percent(abs(row.value))} points."
+    personal = [row for row in result.comparisons if row.condition == MAIN and row.value is not None]
+    lead, known = [], f"with {CONDITIONS[MAIN].shows}"
+    for row in personal if len(personal) <= NAMED else ():
+        same = row.model_a == row.model_b
+        a, b = (f"{row.model_a} in A", f"{row.model_b} in B") if same else (row.model_a, row.model_b)
+        if row.p_holm is None or row.p_holm >= LEVEL or not row.value:
+            lead.append(f"Neither {a} nor {b} is shown to be better {known}.")
+        else:
+            better, worse = (a, b) if row.value > 0 else (b, a)
+            lead.append(f"{better} is better than {worse} {known}, by {percent(abs(row.value))} points.")
+    return Table(f"A = {result.a}, B = {result.b}", columns, tuple(rows), tuple(notes), tuple(lead))
 
 
 # --- the glossary ---

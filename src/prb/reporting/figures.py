@@ -155,7 +155,7 @@ def leaderboard_figure(summary: Summary, *paths: Path) -> None:
         for n, name in enumerate(names):
             beside = 0.62 * (n / max(1, len(names) - 1) - 0.5) if len(names) > 1 else 0.0
             found = {p + beside: e for p, model in enumerate(models) if (e := accuracy.get((model, name)))}
-            _dots(axes, found, _look(name), name)
+            _dots(axes, found, {"fmt": CONDITIONS[name].mark, "color": CONDITIONS[name].color}, name)
         axes.axvline(50, color=SOFT, lw=0.9, ls=":", label="chance; a user-blind model on mirror rows")
         decided = verdict(summary)
         for standing in decided.references if decided else ():
@@ -204,11 +204,6 @@ def _dots(axes: Any, estimates: Mapping[float, Estimate], look: Mapping[str, Any
     values = [100 * (estimate.value or 0) for estimate in known.values()]
     bars = whiskers(list(known.values()))
     axes.errorbar(values, list(known), xerr=bars, elinewidth=1.1, label=label or None, **look)
-
-
-def _look(condition: str) -> dict[str, Any]:
-    """Conditions differ in shape as well as in color."""
-    return {"fmt": CONDITIONS[condition].mark, "color": CONDITIONS[condition].color}
 
 
 def _rows(axes: Any, models: Sequence[str]) -> None:

@@ -313,8 +313,8 @@ def _draw(block: Sequence[TextColumn], width: int | None) -> list[str]:
         widths = [column.least for column in block]
         room = max(0, width - sum(widths) - gaps)
         for n in sorted(range(len(block)), key=lambda n: block[n].numeric):
-            wanted = block[n].natural - block[n].least
-            taken = min(wanted, room) if not block[n].numeric else wanted * (wanted <= room)
+            missing = block[n].natural - block[n].least
+            taken = min(missing, room) if not block[n].numeric else missing * (missing <= room)
             widths[n] += taken
             room -= taken
     lines = []

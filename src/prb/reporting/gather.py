@@ -25,7 +25,6 @@ from prb.reporting.format import Table, percent, without_folders
 from prb.reporting.published import (
     ModelMetadata,
     PublishedResult,
-    metadata_of,
     read_metadata,
     read_published,
     read_rows,
@@ -204,9 +203,9 @@ class Group:
     @cached_property
     def verdict(self) -> Conclusion:
         """What the terminal says of one run, of all models of the group."""
-        found = verdict(self.summary, [entry.name for entry in self.entries if entry.kind in REFERENCES])
-        assert found is not None
-        return found
+        conclusion = verdict(self.summary, [entry.name for entry in self.entries if entry.kind in REFERENCES])
+        assert conclusion is not None
+        return conclusion
 
     def under(self, condition: str) -> Iterator[tuple[int, Column]]:
         """Number and outcomes of every model that was run under a condition."""
@@ -275,18 +274,15 @@ def gather(
 def read_run(folder: Path) -> EvaluationRun:
     config = read_object(folder / CONFIG)
     with explain_damage(folder):
+        settings = EvaluateConfig(**EvaluateConfig.restore(config))
         fingerprints = convert(config.get("models", {}), dict[str, str])
-        return EvaluationRun(folder, read_settings(config), Summary.of_run(folder), fingerprints)
-
-
-def read_settings(config: Mapping[str, Any]) -> EvaluateConfig:
-    return EvaluateConfig(**EvaluateConfig.restore(config))
+        return EvaluationRun(folder, settings, Summary.of_run(folder), fingerprints)
 
 
 def _group(
     name: str, runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | None, progress: Progress
 ) -> Group:
-    entries = _entries(runs, given)
+    entries = name_models(runs, given)
     columns: dict[tuple[str, str], Column] = {}
     first: Outcomes | None = None
     for run in runs:
@@ -319,7 +315,7 @@ def _group(
     )
 
 
-def _entries(runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | None) -> tuple[Entry, ...]:
+def name_models(runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | None) -> tuple[Entry, ...]:
     """A model that is in several runs has the run's name in brackets, and a number where that is not enough.
 
     Metadata is from the file that was given, else from the files of the model's own run; a submission has its own,
@@ -333,11 +329,10 @@ def _entries(runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | Non
         name = without_folders(model)
         name = name if counts[name] == 1 else f"{name} ({run.folder.name})"
         taken[name] += 1
-        if run.metadata is not None:
-            about = metadata_of((*(given or ()), *run.metadata), model, spec)
-        else:
-            rows = read_metadata(run.folder) if given is None else given
-            about = metadata_of(rows, model, spec)
+        rows = tuple(given or ()) + (run.metadata or ())
+        if given is None and run.metadata is None:
+            rows = read_metadata(run.folder)
+        about = next((row for row in rows if row.model in (model, spec)), None)
         entries.append(Entry(name if taken[name] == 1 else f"{name} {taken[name]}", model, spec, run, about))
     return tuple(entries)
 
@@ -369,7 +364,7 @@ def is_under_way(place: Path) -> bool:
 def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
     """What a run has done so far, if it is enough to report, and its progress."""
     config = read_object(folder / CONFIG)
-    settings = read_settings(config)
+    settings = EvaluateConfig(**EvaluateConfig.restore(config))
     try:
         dataset = load_rows(settings)
     except (PrbError, OSError) as error:

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
+from prb.evaluation.compare import compare_credits
 from prb.evaluation.metrics import Facts, Rows
 from prb.evaluation.summary import compute
 from prb.models import RECORDED
 from prb.reporting.format import without_folders
 from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
-from prb.reporting.published import card_of, published_about
+from prb.reporting.published import published_about
 from prb.stats.bias import length_controlled
-from prb.stats.estimate import Bools, Ints, cancels, is_exact
-from prb.stats.paired import LEVEL, correct, difference, flip_rate, paired_p
+from prb.stats.estimate import Bools, cancels, is_exact
+from prb.stats.paired import LEVEL, correct, paired_p
 from prb.stats.ranking import (
     STABILITY_DRAWS,
     accuracies,
@@ -44,7 +45,7 @@ STEPS = 20
 
 def describe(group: Group) -> dict[str, Any]:
     """What every page knows of a dataset and its models."""
-    found, data = group.verdict, group.about
+    conclusion, data = group.verdict, group.about
     results = [result for entry in group.entries for c in group.conditions if (result := entry.result(c))]
     measured = {contrast.kind for contrast in group.summary.contrasts if contrast.value is not None}
     measured |= {key for result in results for key, value in result.metrics.items() if value is not None}
@@ -54,8 +55,8 @@ def describe(group: Group) -> dict[str, Any]:
     return {
         "id": group.id,
         "label": group.label,
-        "verdict": {"headline": found.headline, "sentences": found.sentences, "size": found.size},
-        "ranked": ranked if found.measured else None,
+        "verdict": {"headline": conclusion.headline, "sentences": conclusion.sentences, "size": conclusion.size},
+        "ranked": ranked if conclusion.measured else None,
         "plane": PLANE,
         # where no row is to be decided by a history, control is no merit
         "has": [key for key in PLANE if key in measured and (key != "control" or not data.only_restraint)],
@@ -64,7 +65,7 @@ def describe(group: Group) -> dict[str, Any]:
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
         "metrics": metrics,
         "shown": group.shown,
-        "models": [_about(group, entry) for entry in group.entries],
+        "models": [describe_model(group, entry) for entry in group.entries],
         "leader": leader(group),
         "categories": sorted({label for result in results for label in result.by_category}),
         "tiers": sorted({label for result in results for label in result.by_tier}),
@@ -72,8 +73,7 @@ def describe(group: Group) -> dict[str, Any]:
     }
 
 
-def _about(group: Group, entry: Entry) -> dict[str, Any]:
-    """What every page knows of a model."""
+def describe_model(group: Group, entry: Entry) -> dict[str, Any]:
     standing = next((s for s in group.verdict.references if s.model == entry.name), None)
     about = {
         "name": entry.name,
@@ -89,7 +89,8 @@ def _about(group: Group, entry: Entry) -> dict[str, Any]:
         "ranker": entry.run.settings.shown.ranker,
         "protocol": entry.run.summary.protocol,
     }
-    more = {"warnings": list(entry.run.summary.warnings(entry.model)), "card": card_of(entry.metadata)}
+    card = entry.metadata.model_dump(mode="json", exclude={"model"}, exclude_none=True) if entry.metadata else {}
+    more = {"warnings": list(entry.run.summary.warnings(entry.model)), "card": card}
     return about | {name: value for name, value in more.items() if value}
 
 
@@ -228,20 +229,10 @@ def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
     for (i, x), (j, y) in combinations(credits, 2):
         both = ~(np.isnan(x) | np.isnan(y))
         left, right = np.sign(x[both] - 0.5), np.sign(y[both] - 0.5)
-        accuracy = [float(credit[both].sum() / both.sum()) if both.any() else None for credit in (x, y)]
-        tests.append(
-            {
-                "a": i,
-                "b": j,
-                **difference(x, y, group.clusters, exact=known[i] and known[j], seed=seed).as_dict(),
-                "p_holm": None,
-                "accuracy_a": accuracy[0],
-                "accuracy_b": accuracy[1],
-                "changed_sides": flip_rate(x, y),
-                # rows: the first model is right, ties, is wrong; columns: the second
-                "table": [[int(((left == a) & (right == b)).sum()) for b in signs] for a in signs],
-            }
-        )
+        # rows: the first model is right, ties, is wrong; columns: the second
+        table = [[int(((left == a) & (right == b)).sum()) for b in signs] for a in signs]
+        paired = compare_credits(x, y, group.clusters, exact=known[i] and known[j], seed=seed)
+        tests.append({"a": i, "b": j, **paired, "table": table})
     correct(tests)
     return tests
 
@@ -254,34 +245,30 @@ def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
     """By model, of every condition and every contrast of two: `None` for references and for models without a number."""
     names = {standing.model for standing in group.verdict.standings}
     ranked = {n for n, entry in enumerate(group.entries) if entry.name in names}
-    found = {}
+    ranges = {}
     for condition, of_two in tests.items():
         present = {n for n, column in group.under(condition) if not np.isnan(column.credit).all()}
         better = [(t["a"], t["b"]) if t["value"] > 0 else (t["b"], t["a"]) for t in of_two if is_significant(t)]
-        found[condition] = rank_ranges(len(group.entries), ranked & present, better)
+        ranges[condition] = rank_ranges(len(group.entries), ranked & present, better)
     for metric in columns():
         if metric.unit == "points" and set(metric.needs) <= set(group.conditions):  # a difference of credits
-            found[metric.key] = _contrast_ranks(group, metric, ranked)
-    return found
+            to, since = (dict(group.under(condition)) for condition in metric.needs)
+            values = {n: to[n].credit - since[n].credit for n in to if n in since and n in ranked}
+            values = {n: value for n, value in values.items() if not np.isnan(value).all()}
+            pairs: list[dict[str, Any]] = []
+            for (i, x), (j, y) in combinations(values.items(), 2):
+                both, seed = ~(np.isnan(x) | np.isnan(y)), group.entries[0].run.settings.seed
+                p, test = paired_p(x[both], y[both], group.clusters[both], seed=seed) if both.any() else (None, "none")
+                ordered = (i, j) if np.sum(x[both] - y[both]) > 0 else (j, i)
+                pairs.append({"better": ordered, "p": p, "test": test, "p_holm": None})
+            correct(pairs)
+            better = [pair["better"] for pair in pairs if is_significant(pair)]
+            ranges[metric.key] = rank_ranges(len(group.entries), values, better)
+    return ranges
 
 
 def is_significant(test: Mapping[str, Any]) -> bool:
     return test["p_holm"] is not None and test["p_holm"] < LEVEL
-
-
-def _contrast_ranks(group: Group, metric: Metric, ranked: Collection[int]) -> list[Range | None]:
-    to, since = (dict(group.under(condition)) for condition in metric.needs)
-    values = {n: to[n].credit - since[n].credit for n in to if n in since and n in ranked}
-    values = {n: value for n, value in values.items() if not np.isnan(value).all()}
-    seed = group.entries[0].run.settings.seed
-    tests: list[dict[str, Any]] = []
-    for (i, x), (j, y) in combinations(values.items(), 2):
-        both = ~(np.isnan(x) | np.isnan(y))
-        p, test = paired_p(x[both], y[both], group.clusters[both], seed=seed) if both.any() else (None, "none")
-        better = (i, j) if np.sum(x[both] - y[both]) > 0 else (j, i)
-        tests.append({"better": better, "p": p, "test": test, "p_holm": None})
-    correct(tests)
-    return rank_ranges(len(group.entries), values, [test["better"] for test in tests if is_significant(test)])
 
 
 def rank_ranges(models: int, ranked: Collection[int], better: Sequence[Range]) -> list[Range | None]:
@@ -310,33 +297,31 @@ def stability_data(inputs: Inputs) -> Iterator[DataFile]:
         clusters = int(group.clusters.max()) + 1
         steps = sorted({round(n * (clusters // 2) / STEPS) for n in range(STEPS + 1)})
         orders = random_orders(clusters, STABILITY_DRAWS, group.entries[0].run.settings.seed)
-        conditions = {c: _stability(group, c, clusters, steps, orders) for c in group.conditions}
+        conditions: dict[str, dict[str, Any] | None] = {}
+        for condition in group.conditions:
+            credits = {n: column.credit for n, column in group.under(condition) if not np.isnan(column.credit).all()}
+            if len(credits) < 2:
+                conditions[condition] = None
+                continue
+            parts = [cluster_sums(credit, group.clusters, clusters) for credit in credits.values()]
+            sums, sizes = (np.stack(part) for part in zip(*parts, strict=True))
+            ranked = np.argsort(-accuracies(np.ones((1, clusters), bool), sums, sizes)[0], kind="stable").tolist()
+            leader, second = ranked[:2]
+            first = list(credits.values())[leader]
+            leads = [cluster_leads(first, credit, group.clusters, clusters) for credit in credits.values()]
+            furthest = np.argsort(-leads[second], kind="stable")  # where the leader is furthest ahead of the second
+            favorable = []
+            for k in steps:
+                keep = np.ones((1, clusters), bool)
+                keep[0, furthest[:k]] = False
+                favorable.append([round(value, 5) for value in accuracies(keep, sums, sizes)[0].tolist()])
+            conditions[condition] = {
+                "models": list(credits),
+                "ranked": ranked,
+                "random": [without_random(orders, k, sums, sizes) for k in steps],
+                "favorable": favorable,
+                "overtaken": [None if n == leader else clusters_to_overtake(lead) for n, lead in enumerate(leads)],
+                "split_half": split_half(orders, sums, sizes),
+            }
         settings = {"clusters": clusters, "draws": STABILITY_DRAWS, "steps": steps}
         yield f"{group.id}/stability", {**settings, "conditions": conditions}
-
-
-def _stability(group: Group, condition: str, clusters: int, steps: list[int], orders: Ints) -> dict[str, Any] | None:
-    """`None` unless two models answered something. Numbers of models are those of the group."""
-    credits = {n: column.credit for n, column in group.under(condition) if not np.isnan(column.credit).all()}
-    if len(credits) < 2:
-        return None
-    parts = [cluster_sums(credit, group.clusters, clusters) for credit in credits.values()]
-    sums, sizes = (np.stack(part) for part in zip(*parts, strict=True))
-    ranked = np.argsort(-accuracies(np.ones((1, clusters), bool), sums, sizes)[0], kind="stable").tolist()
-    leader, second = ranked[:2]
-    first = list(credits.values())[leader]
-    leads = [cluster_leads(first, credit, group.clusters, clusters) for credit in credits.values()]
-    furthest = np.argsort(-leads[second], kind="stable")  # clusters in which the leader is furthest ahead of the second
-    favorable = []
-    for k in steps:
-        keep = np.ones((1, clusters), bool)
-        keep[0, furthest[:k]] = False
-        favorable.append([round(value, 5) for value in accuracies(keep, sums, sizes)[0].tolist()])
-    return {
-        "models": list(credits),
-        "ranked": ranked,
-        "random": [without_random(orders, k, sums, sizes) for k in steps],
-        "favorable": favorable,
-        "overtaken": [None if n == leader else clusters_to_overtake(lead) for n, lead in enumerate(leads)],
-        "split_half": split_half(orders, sums, sizes),
-    }

@@ -3,13 +3,13 @@ results of other verbs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from math import isfinite
 from typing import Any
 
 import numpy as np
-from msgspec import convert, to_builtins
+from msgspec import to_builtins
 
 from prb.config import Donors
 from prb.downstream.columns import PLURAL
@@ -21,7 +21,6 @@ from prb.reporting.gather import DataFile, Entry, Group, Inputs, explain_damage
 from prb.reporting.results import Audit, BestOfN, Correlation, Ppo, Run, Study, set_sentences
 from prb.stats.bias import by_margin, histogram
 from prb.stats.estimate import Floats, Ints, by_label, chance_spread, codes, spread, user_intervals, user_means
-from prb.summary import DatasetAbout
 from prb.types import Pair, Post
 from prb.work import chunks
 
@@ -49,9 +48,21 @@ def model_data(inputs: Inputs) -> Iterator[DataFile]:
             conditions = {
                 c: _condition(group, entry, c, column, users) for c, column in group.columns_of(entry).items()
             }
-            contrasts = to_builtins(list(entry.run.summary.contrasts_of(entry.model).values()))
-            model = {"conditions": conditions, "contrasts": contrasts, "other_k": _other_k(group, entry)}
-            yield f"{group.id}/model-{n}", model
+            other_k = []  # the same model shown other numbers of posts, if runs with several `k` were given
+            for other in group.entries:
+                result = other.result("profile") if other.spec == entry.spec else None
+                if result is not None:
+                    run = {"k": other.run.settings.k, "run": other.run.folder.name}
+                    other_k.append({**run, **to_builtins(result.accuracy)})
+            several = len({row["k"] for row in other_k}) > 1
+            yield (
+                f"{group.id}/model-{n}",
+                {
+                    "conditions": conditions,
+                    "contrasts": to_builtins(list(entry.run.summary.contrasts_of(entry.model).values())),
+                    "other_k": sorted(other_k, key=lambda row: row["k"]) if several else [],
+                },
+            )
 
 
 def _condition(group: Group, entry: Entry, condition: str, column: Column, users: Ints) -> dict[str, Any]:
@@ -98,21 +109,21 @@ def bins(values: Sequence[int], most: int = BINS) -> tuple[list[str], list[str]]
     return [names[n] for n in place], names
 
 
-def _other_k(group: Group, entry: Entry) -> list[dict[str, Any]]:
-    """The same model shown other numbers of posts, if runs with several `k` were given."""
-    rows = []
-    for other in group.entries:
-        result = other.result("profile")
-        if other.spec == entry.spec and result is not None:
-            rows.append({"k": other.run.settings.k, "run": other.run.folder.name, **to_builtins(result.accuracy)})
-    return sorted(rows, key=lambda row: row["k"]) if len({row["k"] for row in rows}) > 1 else []
-
-
 # --- users: accuracy for every one with an interval, who is served worst, groups with enough users ---
 def users_data(inputs: Inputs) -> Iterator[DataFile]:
     for group in inputs.groups:
         users = codes(list(group.users))
-        labels, small = _user_groups(group)
+        rows = group.dataset.index.groups if group.dataset else []
+        labels: dict[str, list[str | None]] = {}  # by attribute, of every row
+        small: dict[str, int] = {}  # how many labels of few users are left out
+        for attribute in sorted({name for row in rows for name in row}):
+            users_of: dict[str, set[str]] = {}
+            for row, user in zip(rows, group.users, strict=True):
+                if attribute in row:
+                    users_of.setdefault(row[attribute], set()).add(user)
+            large = {label for label, some in users_of.items() if len(some) >= MIN_USERS}
+            labels[attribute] = [row.get(attribute) if row.get(attribute) in large else None for row in rows]
+            small[attribute] = len(users_of) - len(large)
         for condition in group.conditions:
             models = {}
             for n, column in group.under(condition):
@@ -121,15 +132,16 @@ def users_data(inputs: Inputs) -> Iterator[DataFile]:
                     estimates = by_label(column.credit, group.clusters, row_labels)
                     worst_first = sorted((1.0 if e.value is None else e.value, name) for name, e in estimates.items())
                     groups[attribute] = {name: estimates[name].as_dict() for _, name in worst_first}
-                models[str(n)] = {**_accuracy_of_users(column.credit, users), "groups": groups}
+                models[str(n)] = {**accuracy_of_users(column.credit, users), "groups": groups}
             page = {"models": models, "min_users": MIN_USERS, "small_groups": small}
             yield f"{group.id}/users-{condition}", page
 
 
-def _accuracy_of_users(credit: Floats, users: Ints) -> dict[str, Any]:
+def accuracy_of_users(credit: Floats, users: Ints) -> dict[str, Any]:
+    """Worst first; of equals those with more rows."""
     means, rows, present = user_means(credit, users)
     low, high = user_intervals(means, rows)
-    order = np.lexsort((present, -rows, means))  # worst first; of equals those with more rows
+    order = np.lexsort((present, -rows, means))
     return {
         "user": present[order].tolist(),
         "value": means[order].round(4).tolist(),
@@ -139,22 +151,6 @@ def _accuracy_of_users(credit: Floats, users: Ints) -> dict[str, Any]:
         **spread(means),
         "by_chance": chance_spread(means, rows),
     }
-
-
-def _user_groups(group: Group) -> tuple[dict[str, list[str | None]], dict[str, int]]:
-    """By attribute: the label of every row, without labels of few users, and how many labels that left out."""
-    rows = group.dataset.index.groups if group.dataset else []
-    labels: dict[str, list[str | None]] = {}
-    small: dict[str, int] = {}
-    for attribute in sorted({name for row in rows for name in row}):
-        users_of: dict[str, set[str]] = {}
-        for row, user in zip(rows, group.users, strict=True):
-            if attribute in row:
-                users_of.setdefault(row[attribute], set()).add(user)
-        large = {label for label, users in users_of.items() if len(users) >= MIN_USERS}
-        labels[attribute] = [row.get(attribute) if row.get(attribute) in large else None for row in rows]
-        small[attribute] = len(users_of) - len(large)
-    return labels, small
 
 
 # --- histories: which posts the retrieval picked ---
@@ -282,7 +278,7 @@ class Chunk:
 
     def _outcomes(self, row: int, condition: str, item: Pair | None) -> dict[str, Any]:
         """By model number; posts and plan that several models were shown are written once, as a view."""
-        views: dict[View, int] = {}
+        numbers: dict[View, int] = {}
         models = {}
         for n, column in self._group.under(condition):
             detail, settings = column.details[row], self._group.entries[n].run.settings
@@ -293,118 +289,101 @@ class Chunk:
                 "v": detail.verdicts,
                 "f": detail.failure,
                 "t": detail.text if self._texts else (),
-                "w": views.setdefault(shown, len(views)),
+                "w": numbers.setdefault(shown, len(numbers)),
             }
             models[str(n)] = {key: value for key, value in outcome.items() if value}
-        return {"models": models, "views": [self._view(view, condition, item) for view in views]}
-
-    def _view(self, shown: View, condition: str, item: Pair | None) -> dict[str, Any]:
-        ids, plan, seed, donors = shown
-        view: dict[str, Any] = {"ids": ids, "plan": plan if self._texts else ()}
-        if condition == "shuffled" and item and self._group.dataset:
-            users = self._group.dataset.users
-            donor = pick_donor(item, users, seed, donors)
-            posts = {post.id: post for post in users.history(donor).posts} if donor else {}
-            view |= {"donor": donor, "lent": [self._number(posts[i]) for i in ids if i in posts]}
-        return view
+        views: list[dict[str, Any]] = []
+        for ids, plan, seed, donors in numbers:
+            views.append({"ids": ids, "plan": plan if self._texts else ()})
+            if condition == "shuffled" and item and self._group.dataset:
+                users = self._group.dataset.users
+                donor = pick_donor(item, users, seed, donors)
+                posts = {post.id: post for post in users.history(donor).posts} if donor else {}
+                views[-1] |= {"donor": donor, "lent": [self._number(posts[i]) for i in ids if i in posts]}
+        return {"models": models, "views": views}
 
 
 # --- results of other verbs ---
-def _prepared(inputs: Inputs, kind: str, prepare: Callable[[Any], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every result of a kind as its page needs it, without places on this machine."""
-    results = []
-    for run in inputs.others.get(kind, ()):
-        with explain_damage(run.folder):
-            results.append({"name": run.folder.name, **_public(prepare(run))})
-    return results
-
-
-def _public(value: Any) -> Any:
-    if isinstance(value, str):
-        return without_folders(value)
-    if isinstance(value, Mapping):
-        return {key: _public(item) for key, item in value.items()}
-    return [_public(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _tables(run: Run) -> dict[str, Any]:
-    """The tables and lines that a command prints."""
-    return {"tables": [table._asdict() for table in run.numbers()]}
-
-
 def downstream_data(inputs: Inputs) -> Iterator[DataFile]:
-    data = {
-        "bon": _prepared(inputs, "bon", _bon),
-        "ppo": _prepared(inputs, "ppo", _ppo),
-        "correlation": _prepared(inputs, "correlation", _correlation),
-    }
+    data = {kind: _results(inputs, kind) for kind in ("bon", "ppo", "correlation")}
     if any(data.values()):
         yield "downstream", data
 
 
-def _bon(run: BestOfN) -> dict[str, Any]:
-    bon = run.typed
-    keys = ("ks", "kl_bound", "random", "oracle", "results", "contrasts", "queries", "samples", "condition", "n")
-    about = {"policy": bon.policy.spec, "dataset": bon.dataset.label, "trust": bon.grader.trust}
-    return {**about, **{key: run.summary[key] for key in keys}}
+def study_data(inputs: Inputs) -> Iterator[DataFile]:
+    if studies := _results(inputs, "agreement"):
+        yield "study", studies
 
 
-def _ppo(run: Ppo) -> dict[str, Any]:
-    ppo, rows = run.typed, thinned(run.curves)
-    return {
-        "policy": ppo.policy.spec,
-        "model": ppo.model.spec,
-        "dataset": ppo.dataset.label,
-        "condition": ppo.condition,
-        "trust": ppo.grader.trust if ppo.grader else None,
-        "train": run.summary["train"],
-        "held_out": run.summary["held_out"],
-        "panels": list(PPO_PANELS.items()),
-        "curves": {name: [row[name] for row in rows] for name in ("step", *PPO_PANELS)},
-        "thinned": len(run.curves) > len(rows),
-    }
+def audit_data(inputs: Inputs) -> Iterator[DataFile]:
+    if audits := _results(inputs, "audit"):
+        yield "audit", audits
+
+
+def other_data(inputs: Inputs) -> Iterator[DataFile]:
+    kinds = ("grade", "license", "train", "build")
+    if results := [{"kind": kind, **run} for kind in kinds for run in _results(inputs, kind)]:
+        yield "other", results
+
+
+def _results(inputs: Inputs, kind: str) -> list[dict[str, Any]]:
+    """Every result of a kind as its page needs it, without places on this machine."""
+
+    def public(value: Any) -> Any:
+        if isinstance(value, str):
+            return without_folders(value)
+        if isinstance(value, Mapping):
+            return {key: public(item) for key, item in value.items()}
+        return [public(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    results = []
+    for run in inputs.others.get(kind, ()):
+        with explain_damage(run.folder):
+            results.append({"name": run.folder.name, **public(page_of(run))})
+    return results
+
+
+def page_of(run: Run) -> dict[str, Any]:
+    """What the page of a result shows; of most verbs the tables and lines that the command prints."""
+    if isinstance(run, BestOfN):
+        bon = run.typed
+        keys = ("ks", "kl_bound", "random", "oracle", "results", "contrasts", "queries", "samples", "condition", "n")
+        about = {"policy": bon.policy.spec, "dataset": bon.dataset.label, "trust": bon.grader.trust}
+        return {**about, **{key: run.summary[key] for key in keys}}
+    if isinstance(run, Ppo):
+        ppo, rows = run.typed, thinned(run.curves)
+        return {
+            "policy": ppo.policy.spec,
+            "model": ppo.model.spec,
+            "dataset": ppo.dataset.label,
+            "condition": ppo.condition,
+            "trust": ppo.grader.trust if ppo.grader else None,
+            "train": run.summary["train"],
+            "held_out": run.summary["held_out"],
+            "panels": list(PPO_PANELS.items()),
+            "curves": {name: [row[name] for row in rows] for name in ("step", *PPO_PANELS)},
+            "thinned": len(run.curves) > len(rows),
+        }
+    if isinstance(run, Study):
+        from prb.study.agreement import claims
+
+        said, lines = claims(run.typed).items(), run.lines()
+        gates = [{"name": name, "holds": run.typed.verdicts[name], "says": says} for name, says in said]
+        return {**run.summary, "gates": gates, "basis": lines[0], "next": lines[-1]}
+    tables = {"tables": [table._asdict() for table in run.numbers()]}
+    if isinstance(run, Correlation):
+        units = PLURAL[run.typed.unit]
+        sentences = [{"set": s.set, "n": s.n, "sentences": list(set_sentences(s, units))} for s in run.typed.sets]
+        shown = ("models", "constructed", "left_out", "bench", "downstream", "sets")
+        numbers = {key: run.summary[key] for key in shown}
+        return {**numbers, "families": families(run.typed), "said": sentences, "units": units, **tables}
+    if isinstance(run, Audit):
+        estimates = [{"name": name, **e.as_dict()} for name, e in run.typed.estimates.items()]
+        return {"verdict": run.typed.verdict, "dataset": run.typed.dataset.label, "rows": estimates, **tables}
+    return tables
 
 
 def thinned(rows: Sequence[Mapping[str, float]], most: int = MAX_STEPS) -> list[dict[str, float]]:
     """At most `most` rows, each the mean of equally many neighbors."""
     size = max(1, -(-len(rows) // most))
     return [{key: sum(row[key] for row in some) / len(some) for key in some[0]} for some in chunks(rows, size)]
-
-
-def _correlation(run: Correlation) -> dict[str, Any]:
-    units = PLURAL[run.typed.unit]
-    sentences = [{"set": s.set, "n": s.n, "sentences": list(set_sentences(s, units))} for s in run.typed.sets]
-    keys = ("models", "constructed", "left_out", "bench", "downstream", "sets")
-    numbers = {key: run.summary[key] for key in keys}
-    return {**numbers, "families": families(run.typed), "said": sentences, "units": units, **_tables(run)}
-
-
-def study_data(inputs: Inputs) -> Iterator[DataFile]:
-    if studies := _prepared(inputs, "agreement", _study):
-        yield "study", studies
-
-
-def _study(run: Study) -> dict[str, Any]:
-    """The whole result, with its verdicts in words."""
-    from prb.study.agreement import claims
-
-    result, lines = run.typed, run.lines()
-    gates = [{"name": name, "holds": result.verdicts[name], "says": says} for name, says in claims(result).items()]
-    return {**run.summary, "gates": gates, "basis": lines[0], "next": lines[-1]}
-
-
-def audit_data(inputs: Inputs) -> Iterator[DataFile]:
-    if audits := _prepared(inputs, "audit", _audit):
-        yield "audit", audits
-
-
-def _audit(run: Audit) -> dict[str, Any]:
-    rows = [{"name": name, **e.as_dict()} for name, e in run.typed.estimates.items()]
-    dataset = convert(run.summary["dataset"], DatasetAbout).label
-    return {"verdict": run.typed.verdict, "dataset": dataset, "rows": rows, **_tables(run)}
-
-
-def other_data(inputs: Inputs) -> Iterator[DataFile]:
-    kinds = ("grade", "license", "train", "build")
-    if results := [{"kind": kind, **run} for kind in kinds for run in _prepared(inputs, kind, _tables)]:
-        yield "other", results

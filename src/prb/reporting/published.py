@@ -112,12 +112,3 @@ def read_metadata(folder: Path) -> tuple[ModelMetadata, ...]:
     """The rows of `models.yaml` in a run folder, then of the one beside it."""
     places = [place / METADATA for place in (folder, folder.resolve().parent)]
     return tuple(row for place in places if place.is_file() for row in read_rows(place, ModelMetadata))
-
-
-def metadata_of(rows: Sequence[ModelMetadata], name: str, spec: str) -> ModelMetadata | None:
-    return next((row for row in rows if row.model in (name, spec)), None)
-
-
-def card_of(metadata: ModelMetadata | None) -> dict[str, Any]:
-    """As the pages need it."""
-    return metadata.model_dump(mode="json", exclude={"model"}, exclude_none=True) if metadata else {}

@@ -163,7 +163,7 @@ def _sizes(runs: Sequence[Path]) -> list[tuple[int, int] | None]:
 
 def report_tables(settings: ReportConfig) -> str:
     """Tables in Markdown, or the numbers of evaluation runs as one CSV table."""
-    runs = _read_runs(settings)
+    runs = read_runs(settings)
     if settings.format == "markdown":
         return "\n".join(markdown(table) for run in runs for table in run.numbers())
     summaries = {}
@@ -174,11 +174,8 @@ def report_tables(settings: ReportConfig) -> str:
     return as_csv(numbers_table(summaries))
 
 
-def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
-    return [run.summary for run in _read_runs(settings)]
-
-
-def _read_runs(settings: ReportConfig) -> list[Run]:
+def read_runs(settings: ReportConfig) -> list[Run]:
+    """The runs, for what is printed of them instead of a site."""
     if not settings.runs:
         raise BadInput("name at least one run folder")
     for name in ("published", "models", "publish", "watch"):
@@ -217,12 +214,12 @@ def write_site(
         target.parent.mkdir(parents=True, exist_ok=True)
         check_target(out)
         with draft(target) as folder:
-            _fill(folder, inputs, progress)
+            write_pages(folder, inputs, progress)
             if figures:
                 progress.begin("figures")
                 write_figures(inputs, folder / "figures")
             if publish:
-                _write_host_files(folder, publish, name or title(inputs))
+                write_host_files(folder, publish, name or title(inputs))
     except OSError as error:
         raise BadInput(f"{out} cannot be written: {error.strerror or error}") from None
     if publish and any(group.dataset for group in inputs.groups) and inputs.texts:
@@ -230,7 +227,8 @@ def write_site(
     return out / "index.html"
 
 
-def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
+def write_pages(folder: Path, inputs: Inputs, progress: Progress) -> None:
+    """Scripts and style, the data of every page that has some, the pages, and the tables as files."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     (folder / "data").mkdir(parents=True)
@@ -307,7 +305,7 @@ def title(inputs: Inputs) -> str:
     return " + ".join(names[:3]) + more or "Personalized RewardBench"
 
 
-def _write_host_files(folder: Path, host: Host, title: str) -> None:
+def write_host_files(folder: Path, host: Host, title: str) -> None:
     """What GitHub Pages or a static Hugging Face Space needs beside the pages."""
     import yaml
 

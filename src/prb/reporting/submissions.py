@@ -169,8 +169,8 @@ def check_submission(folder: Path, required: EvaluateConfig, dataset: Dataset, m
     run = EvaluateConfig(**EvaluateConfig.restore(config))
     for about in (config.get("dataset"), stored.get("dataset")):
         _check_data(about if isinstance(about, dict) else {}, dataset)
-    wanted = {name: (getattr(run, name), getattr(required, name)) for name in REQUIRED}
-    if differing := [f"{name} is {theirs}, not {ours}" for name, (theirs, ours) in wanted.items() if theirs != ours]:
+    compared = {name: (getattr(run, name), getattr(required, name)) for name in REQUIRED}
+    if differing := [f"{name} is {theirs}, not {ours}" for name, (theirs, ours) in compared.items() if theirs != ours]:
         raise BadInput(f"it was run with other settings: {'; '.join(differing)}")
     if missing := [condition for condition in required.condition if condition not in run.condition]:
         raise BadInput(f"it lacks the condition {', '.join(missing)}")

@@ -91,22 +91,10 @@ def load_prompts(config: PpoConfig, model: object) -> Prompts:
     dataset = load_data(config.dataset, split=split, limit=config.limit, donors=needs_donors([config.condition]))
     test = load_data(config.dataset, split="test") if "test" in splits and dataset.split != "test" else None
     rows, pool = (list(map(Prompt, data, data.index.clusters)) for data in (dataset, test or dataset))
-    train, held_out = _hold_out(config, rows, pool)
-    if not train:
-        raise BadInput(f"holdout {config.holdout} leaves no prompt of {dataset.name} to train on")
-    planner = PLANNERS.make(config.planner)
-    reward = QueryBuilder.of(config, dataset, planner, reader=model, seed=config.seed)
-    return Prompts(train, held_out, dataset, replace(reward, mask=False), reward, config)
-
-
-def _hold_out(config: PpoConfig, rows: list[Prompt], pool: list[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
-    """Prompts to train on and held-out ones of a pool, drawn by hash; no cluster is in both.
-
-    First one prompt of each cluster that is not trained on, then a second one: more clusters are more informative. What
-    is missing then comes from the other clusters, all prompts of one before the next, so that training loses few.
-    """
-    trained = {prompt.cluster for prompt in rows}
-    taken: Counter[str] = Counter()
+    # Held-out prompts are drawn by hash, and no cluster is in both. First one prompt of each cluster that is not
+    # trained on, then a second one: more clusters are more informative. What is missing then comes from the other
+    # clusters, all prompts of one before the next, so that training loses few.
+    trained, taken = {prompt.cluster for prompt in rows}, Counter[str]()
     order: list[tuple[bool, int, int]] = []
     for prompt in pool:
         known = prompt.cluster in trained
@@ -115,7 +103,12 @@ def _hold_out(config: PpoConfig, rows: list[Prompt], pool: list[Prompt]) -> tupl
         taken[prompt.cluster] += 1
     held_out = [pool[n] for n in sorted(range(len(pool)), key=order.__getitem__)[: config.holdout]]
     clusters = {prompt.cluster for prompt in held_out}
-    return [prompt for prompt in rows if prompt.cluster not in clusters], held_out
+    train = [prompt for prompt in rows if prompt.cluster not in clusters]
+    if not train:
+        raise BadInput(f"holdout {config.holdout} leaves no prompt of {dataset.name} to train on")
+    planner = PLANNERS.make(config.planner)
+    reward = QueryBuilder.of(config, dataset, planner, reader=model, seed=config.seed)
+    return Prompts(train, held_out, dataset, replace(reward, mask=False), reward, config)
 
 
 FORBIDDEN = -1e9

@@ -26,6 +26,7 @@ from prb.errors import BadInput, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias, typed_options
+from prb.reporting.evaluation_results import user_rows
 from prb.reporting.format import PARTS, inert
 from prb.reporting.gather import EvaluationRun, dataset_of, explain_damage, inside, kind_of, read_run
 from prb.runs import OUTCOMES, read_lines, write_bytes
@@ -267,7 +268,8 @@ Row = dict[str, Any]
 def write_tables(run: ExportedRun, out: Path) -> list[Path]:
     """`estimates` (one row per number), `outcomes` and `users`."""
     ending = run.settings.format
-    tables = {"estimates": _estimates(run), "outcomes": _outcomes(run), "users": _users(run)}
+    users = user_rows(UserTable.of_run(run.evaluation.folder))
+    tables = {"estimates": _estimates(run), "outcomes": _outcomes(run), "users": users}
     return [write_file(out / f"{name}.{ending}", _encoded(list(rows), ending)) for name, rows in tables.items()]
 
 
@@ -321,15 +323,6 @@ def _outcomes(run: ExportedRun) -> Iterator[Row]:
             **{f"score_{n}": score for n, score in enumerate(line["scores"] or (), 1)},
             **{f"verdict_{n}": verdict for n, verdict in enumerate(line["verdicts"] or (), 1)},
         }
-
-
-def _users(run: ExportedRun) -> Iterator[Row]:
-    table = UserTable.of_run(run.evaluation.folder)
-    for row in table.results:
-        for user, *numbers in zip(table.users, *row.columns.values(), strict=True):
-            yield {"user": user, "model": row.model, "condition": row.condition} | dict(
-                zip(row.columns, numbers, strict=True)
-            )
 
 
 def _encoded(rows: list[Row], ending: str, batch: int = 10_000) -> bytes:

@@ -20,7 +20,7 @@ from prb import __version__
 from prb.hashing import digest
 from prb.reporting.formats import BENCHMARK, ExportedRun, model_id, write_file
 from prb.summary import Contrast, Metric, short_name
-from prb.types import Estimate, Item, Pair
+from prb.types import Estimate, Pair
 
 SCHEMA = "0.3.0"
 
@@ -146,7 +146,14 @@ def _samples(
         if credit is None:
             continue
         item = run.items.get(line["pair"])
-        asked = _input(line["pair"], item)
+        asked: dict[str, Any] = {"raw": line["pair"], "reference": ["chosen"]}  # where texts are not exported
+        if isinstance(item, Pair):
+            turns = [f"{turn.role}: {turn.text}" for turn in item.context]
+            asked = {
+                "raw": "\n\n".join([*turns, item.question]),
+                "reference": list(item.answers[: item.n_best]),
+                "choices": list(item.answers),
+            }
         replies = line["text"] if line["text"] and item else [str(v) for v in line["scores"] or line["verdicts"]]
         metadata = {name: str(line[name]) for name in ("user", "cluster", "condition", "margin", "tokens", "cost")}
         yield {
@@ -173,15 +180,3 @@ def _samples(
             "performance": {"latency_ms": 1000 * line["seconds"]},
             "metadata": {**metadata, "posts_shown": str(len(line["post_ids"]))},
         }
-
-
-def _input(pair: str, item: Item | None) -> dict[str, Any]:
-    """Conversation and answers, or the id alone where texts are not exported."""
-    if not isinstance(item, Pair):
-        return {"raw": pair, "reference": ["chosen"]}
-    turns = [f"{turn.role}: {turn.text}" for turn in item.context]
-    return {
-        "raw": "\n\n".join([*turns, item.question]),
-        "reference": list(item.answers[: item.n_best]),
-        "choices": list(item.answers),
-    }
