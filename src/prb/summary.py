@@ -103,12 +103,21 @@ Counts = dict[str, int]
 """By reason."""
 
 
+LONGEST_LABEL = 60
+"""Characters of a dataset's name; what follows are names of columns, mostly."""
+
+
 def short_name(dataset: str) -> str:
-    """A dataset's name without the folders its file is in."""
+    """A dataset's name without the folders its file is in: `polis, conversation=london`."""
     if dataset.startswith("hub:"):
         return dataset
-    spec, _, path = dataset.partition("?path=")
-    return f"{spec} {Path(path).name}" if path else Path(dataset).name
+    name, path, rest = dataset.partition("?path=")
+    if not path:
+        return Path(dataset).name
+    place, *options = rest.split("&")
+    file = Path(place).name
+    label = ", ".join([name if file == name else f"{name} {file}", *options])
+    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
 
 
 def dataset_label(data: DatasetAbout | DatasetSummary) -> str:

@@ -536,6 +536,8 @@ def test_datasets_are_named_without_their_folders() -> None:
     assert short_name("mirror") == "mirror"
     assert short_name("some/where/set.jsonl") == "set.jsonl"
     assert short_name("rewardbench?path=some/where/set.jsonl") == "rewardbench set.jsonl"
+    assert short_name("polis?path=some/polis&conversation=x&mirror=true") == "polis, conversation=x, mirror=true"
+    assert len(short_name(f"votes?path=some/set.json&answers={'a' * 99}")) == 60
     assert short_name("hub:owner/name?revision=a") == "hub:owner/name?revision=a"
 
 

@@ -252,7 +252,11 @@
 
   let drawn = { id: null };
   prb.run(async (site, state) => {
-    if (!site.datasets.length) { put("board", h("p", { class: "note" }, "There is no evaluation on pairs here. See the other pages, or the tables below.")); return; }
+    if (!site.datasets.length) {
+      const pages = [...document.querySelectorAll("nav a:not([aria-current])")].map((a) => h("li", {}, h("a", { href: a.getAttribute("href") }, a.textContent)));
+      put("board", h("p", { class: "note" }, "There is no evaluation on pairs here."), pages.length ? h("ul", {}, pages) : null);
+      return;
+    }
     const data = prb.dataset(site), board = await prb.load(`${data.id}/board`);
     if (drawn.id !== data.id) {
       drawn = { id: data.id, ...frame(data) };
