@@ -20,6 +20,21 @@ def test_a_spec_string_names_the_model() -> None:
     assert found == {"predicted_reward": 0.5, "human_preference_score": 0.75, "alignment_score": 0.75}
 
 
+def test_attributes_that_say_nothing_of_length_are_read_as_text() -> None:
+    profile = {"likes": "wooden boats and harbors"}
+    near, far = (
+        evaluate_personalized_reward(answer, profile, 1.0)["predicted_reward"]
+        for answer in ("Walk along the harbor and look at the wooden boats.", "Compute the tax before April.")
+    )
+    assert near > far
+
+
+@pytest.mark.parametrize("answer", [None, "", "  "])
+def test_there_must_be_an_answer(answer: Any) -> None:
+    with pytest.raises(BadInput, match="model_output must be a text"):
+        evaluate_personalized_reward(answer, ["I like lists."], 0.5)
+
+
 @pytest.mark.parametrize(
     ("score", "predicted", "human", "alignment"),
     [

@@ -24,6 +24,7 @@ from prb.evaluation.config import EvaluateConfig, Paper
 from prb.hashing import settings_digest
 from prb.llm import LLM, Request, Sampling, make_llm
 from prb.models import MODELS, check_scorer
+from prb.models.baselines import wish_for_brevity
 from prb.models.judge import read_template
 from prb.prompts import fill, load
 from prb.registry import Spec, split_alias
@@ -224,16 +225,19 @@ def evaluate_personalized_reward(
     """How close a model's reward for `model_output` comes to this user's own score of it (0..1).
 
     `user_profile` is a text, texts, posts, or an attribute map such as `{"preference_for_brevity": "high"}`. Without a
-    `model`, `attributes` reads an attribute map and `embedding` anything else. The number is not calibrated, and the
-    alignment of a single answer says little about a model: use `prb evaluate --task ratings` for many.
+    `model`, `attributes` reads wishes about length, as in this map, and `embedding` anything else. The number is not
+    calibrated, and the alignment of a single answer says little about a model: use `prb evaluate --task ratings` for
+    many.
     """
     if not isinstance(model_output, str) or not model_output.strip():
         raise BadInput(f"model_output must be a text that is not empty, not {model_output!r}")
     if not 0 <= human_preference_score <= 1:
         raise BadInput(f"human_preference_score must be between 0 and 1, not {human_preference_score}")
-    model = model or ("attributes" if isinstance(user_profile, Mapping) else "embedding")
+    posts = read_posts(user_profile)
+    if model is None:
+        model = "attributes" if any(wish_for_brevity(post.text) for post in posts) else "embedding"
     scorer = check_scorer(str(model), MODELS.make(model) if isinstance(model, str) else model, "this needs")
-    query = Query(question=question, user="you", posts=read_posts(user_profile))
+    query = Query(question=question, user="you", posts=posts)
     (score,) = scorer.score([Ask(query, model_output)])
     if isinstance(score, Failure) or not math.isfinite(score):
         raise PrbError(f"no score: {score}")
