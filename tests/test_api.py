@@ -175,6 +175,15 @@ def test_a_dry_run_knows_what_the_default_folder_has(
     assert (row["calls"], row["owed"]) == (36, 0)
 
 
+def test_a_dry_run_needs_no_key(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    settings = {"model": "judge?llm=openai/m", "dataset": data, "condition": "profile", "quiet": True}
+    (row,) = prb.evaluate(dry_run=True, out=tmp_path / "run", **settings).summary["dry_run"]
+    assert row["owed"] == 24
+    with pytest.raises(BadInput, match="OPENAI_API_KEY is not set"):
+        prb.evaluate(out=tmp_path / "run", **settings)
+
+
 def test_a_dry_run_of_an_audit_counts_the_calls_of_all_its_runs(data: Path, tmp_path: Path) -> None:
     settings = {"dataset": data, "out": tmp_path / "audit", "cache": False, "quiet": True}
     before = prb.audit(dry_run=True, **settings).summary["dry_run"]

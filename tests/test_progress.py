@@ -27,7 +27,7 @@ def test_lines_begin_with_what_is_to_be_done(capsys: pytest.CaptureFixture[str])
     Lines().begin("scoring", total=10, done=4)
     Lines().begin("reading")
     captured = capsys.readouterr()
-    assert captured.err == "scoring: 6 to go\nreading\n"
+    assert captured.err == "scoring: 4 of 10\nreading\n"
     assert captured.out == ""
 
 

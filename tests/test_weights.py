@@ -421,7 +421,7 @@ def test_the_command_says_size_and_license_first_and_prints_the_folder(
     assert printed.out == f"{local_folder('toy')}\n"
     said, *rest = printed.err.splitlines()
     assert said == "toy: toy; 1 MB to download, license: MIT"
-    assert rest[0] == "downloading toy (MB): 1 to go"
+    assert rest[0] == "downloading toy (MB): 0 of 1"
     assert "kept as GGUF" in rest[-1]
 
 

@@ -70,7 +70,7 @@ class Lines:
     def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
         self._label, self._total, self._done, self._fresh, self._status = label, total, done, 0, ""
         self._started = self._printed = time.monotonic()
-        self.show(label if total is None else f"{label}: {total - done} to go")
+        self.show(label if total is None else f"{label}: {done} of {total}")
 
     def advance(self, n: int = 1) -> None:
         self._done += n

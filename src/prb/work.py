@@ -483,6 +483,11 @@ class Planned:
 _planned: ContextVar[dict[str, Planned] | None] = ContextVar("planned", default=None)
 
 
+def asks_nothing() -> bool:
+    """Whether this is a dry run, which needs no key."""
+    return _planned.get() is not None
+
+
 @contextmanager
 def asking_nothing() -> Iterator[dict[str, Planned]]:
     """Within it, calls without a reply are counted by model instead of made, and get a stand-in for a reply: what

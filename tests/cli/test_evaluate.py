@@ -38,7 +38,7 @@ def test_a_run_prints_its_table_and_where_it_is(prb: Prb, data: Path, tmp_path: 
         f"prb report {tmp_path / 'run'}",
     ):
         assert part in said.out
-    assert "length: 5 to go" in said.err
+    assert "length: 0 of 5" in said.err
     assert names(tmp_path / "run") == [
         *(".lock", "config.json", "outcomes.jsonl", "replies.jsonl", "summary.json", "users.json")
     ]

@@ -56,5 +56,5 @@ def test_a_preset_is_part_of_what_a_run_is() -> None:
 
 def test_without_the_preset_nothing_changes() -> None:
     assert (BonConfig(policy="p").policy_prompt, PpoConfig(policy="p", model="m").kl) == ("prb", 0.05)
-    with pytest.raises(BadInput, match="needs either --policy"):
+    with pytest.raises(BadInput, match="needs one of --policy"):
         BonConfig()

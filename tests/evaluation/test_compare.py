@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import prb
 from prb.errors import BadInput
 from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.run import evaluate
@@ -119,6 +120,15 @@ def test_twins_are_one_cluster_here_too(make: Callable[..., Path]) -> None:
     run = make("run", rows=rows, condition=("profile",), a=right, b=wrong)
     row = one(CompareConfig(run_a=run, run_b=run, model_a="a", model_b="b"))
     assert (row["value"], row["p"], row["test"]) == (1.0, 0.5, "sign-flip")
+
+
+def test_one_cluster_cannot_be_tested(make: Callable[..., Path]) -> None:
+    rows = [{**make_row(n), "user": "ana"} for n in (1, 2, 3, 4)]
+    run = make("run", rows, ("profile",), a=right_on(1, 2, 3, 4), b=right_on(1))
+    config = CompareConfig(run_a=run, run_b=run, model_a="a", model_b="b")
+    row = one(config)
+    assert (row["value"], row["p"], row["low"]) == (0.75, None, None)
+    assert "cannot be tested: all rows are in one cluster" in str(prb.compare(config))
 
 
 def test_rows_of_one_run_only_are_left_out_and_counted(make: Callable[..., Path]) -> None:

@@ -184,8 +184,8 @@ def test_human_grades_are_compared_with_the_graders_own(data: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({}, "either --answers FILE or --validate"),
-        ({"validate": True, "answers": Path("a.jsonl")}, "either --answers FILE or --validate"),
+        ({}, "one of --answers FILE and --validate"),
+        ({"validate": True, "answers": Path("a.jsonl")}, "one of --answers FILE and --validate"),
         ({"answers": Path("a.jsonl"), "retest": True}, "only be used with --validate"),
         ({"answers": Path("a.jsonl"), "human": Path("h.jsonl")}, "only be used with --validate"),
         ({"validate": True, "limit": 0}, "limit must be at least 1, not 0"),

@@ -140,7 +140,7 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     @model_validator(mode="after")
     def check_answers(self) -> Self:
         if (self.policy is None) == (self.candidates is None):
-            raise BadInput("prb bon needs either --policy, which is sampled from, or --candidates, answers in a file")
+            raise BadInput("prb bon needs one of --policy, which is sampled from, and --candidates, answers in a file")
         if self.policy is not None and not self.n:
             object.__setattr__(self, "n", DEFAULT_N)
         return self

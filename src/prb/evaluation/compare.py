@@ -13,7 +13,7 @@ from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Outcomes, read_outcomes
 from prb.stats.estimate import Floats, Ints, codes, is_exact
-from prb.stats.paired import correct, difference, flip_rate
+from prb.stats.paired import UNTESTED, correct, difference, flip_rate
 from prb.summary import Summary
 
 Cell = tuple[str, str]
@@ -101,12 +101,18 @@ def compare(config: CompareConfig) -> dict[str, Any]:
 
 
 def compare_credits(x: Floats, y: Floats, clusters: Ints, *, exact: bool, seed: int) -> dict[str, Any]:
-    """Two models on the rows that both answered; `exact` if they cannot differ. Holm's correction is the caller's."""
+    """Two models on the rows that both answered; `exact` if they cannot differ. Holm's correction is the caller's.
+
+    In a single cluster, as of votes, nothing can be tested: outcomes do not say which rows share a question.
+    """
     both = ~(np.isnan(x) | np.isnan(y))
+    tested = difference(x, y, clusters, exact=exact, seed=seed).as_dict()
+    if not exact and both.sum() > 1 and len(np.unique(clusters[both])) == 1:
+        tested |= {"p": None, "low": None, "high": None, "test": UNTESTED, "smallest_detectable": None}
     return {
         "accuracy_a": float(x[both].mean()) if both.any() else None,
         "accuracy_b": float(y[both].mean()) if both.any() else None,
-        **difference(x, y, clusters, exact=exact, seed=seed).as_dict(),
+        **tested,
         "p_holm": None,
         "changed_sides": flip_rate(x, y),
     }

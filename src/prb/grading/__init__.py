@@ -191,7 +191,7 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
     @model_validator(mode="after")
     def check_mode(self) -> Self:
         if self.validate == (self.answers is not None):
-            raise BadInput("prb grade needs either --answers FILE or --validate")
+            raise BadInput("prb grade needs one of --answers FILE and --validate")
         if (self.human or self.retest) and not self.validate:
             raise BadInput("--human and --retest can only be used with --validate")
         if self.license and not self.answers:

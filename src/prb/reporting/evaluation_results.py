@@ -615,7 +615,9 @@ def comparison(content: Result) -> Table:
     for row in personal if len(personal) <= NAMED else ():
         same = row.model_a == row.model_b
         a, b = (f"{row.model_a} in A", f"{row.model_b} in B") if same else (row.model_a, row.model_b)
-        if row.p_holm is None or row.p_holm >= LEVEL or not row.value:
+        if row.p is None:
+            lead.append(f"Whether {a} or {b} is better {known} cannot be tested: all rows are in one cluster.")
+        elif row.p_holm is None or row.p_holm >= LEVEL or not row.value:
             lead.append(f"Neither {a} nor {b} is shown to be better {known}.")
         else:
             better, worse = (a, b) if row.value > 0 else (b, a)

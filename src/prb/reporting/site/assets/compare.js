@@ -19,6 +19,7 @@
     const size = `${percent(Math.abs(t.value))} points${t.low === null ? "" : ` (95\u00a0%: ${points(t.low)} to ${points(t.high)})`}`;
     const limit = t.smallest_detectable === null ? "" : ` With ${count(t.n)} pairs, the smallest detectable difference is about ${percent(t.smallest_detectable)} points.`;
     if (t.value === 0) return `Under ${condition} both models have the same accuracy.${limit}`;
+    if (t.p === null) return `Under ${condition} the models differ by ${size}, which cannot be tested: all pairs are in one cluster.`;
     const [more, less] = t.value > 0 ? [a, b] : [b, a], p = `${t.test === "mcnemar-midp" ? "McNemar's mid-p" : "sign-flip p"} ${pValue(t.p)}, ${pValue(t.p_holm)} after Holm`;
     return t.p_holm < LEVEL ? `Under ${condition} ${more} is significantly better than ${less}, by ${size} (${p}).`
       : `Under ${condition} ${more} is ahead of ${less} by ${size}, which is not significant (${p}).${limit}`;
