@@ -233,6 +233,9 @@ def test_the_help_of_train_lists_its_methods(prb: Prb) -> None:
     said = prb("train", "--help")
     assert said.code == 0
     assert all(name in said.out for name in ("light", "bt", "bilinear", "vpl", "reward-model", "dpo"))
+    said = prb("train", "lore", "--help")
+    assert said.code == 0
+    assert "lore?rank=4&prior=0.05" in said.out
 
 
 def test_the_line_that_training_ends_with_evaluates_what_was_trained(prb: Prb, files: Files) -> None:

@@ -177,11 +177,13 @@ def _dispatch(args: list[str]) -> None:
         if args[0] not in commands:
             raise unknown(f"command of prb {verb}", args[0], commands)
         name, args = f"{verb} {args[0]}", args[1:]
-    elif verb == "train" and asks_help:
+    elif verb == "train" and not {"-h", "--help", "--help-all"}.isdisjoint(args):
         from prb.cli.verbs import train_usage
 
-        print(train_usage())
-        return
+        if explained := train_usage("" if asks_help else args[0]):
+            print(explained)
+        if asks_help:
+            return
     from prb.cli.parse import parse
 
     config = parse(settings_of(name, args), args, name)

@@ -71,9 +71,16 @@ def ppo(config: PpoConfig) -> None:
         print_run(result, json=config.json and not result.message)
 
 
-def train_usage() -> str:
+def train_usage(method: str = "") -> str:
+    """All methods, or what one of them is and the settings that may follow its name."""
     from prb.models.personal.methods import METHODS
 
+    name = method.partition("?")[0]
+    if name in METHODS:
+        settings = "&".join(METHODS.options(name))
+        return f"{METHODS.summary(name)}\n{f'settings, as they follow its name: {name}?{settings}' * bool(settings)}\n"
+    if method:
+        return ""
     rows = {name: METHODS.summary(name) for name in METHODS}
     rows |= {
         "reward-model": "Fine-tune a whole model with a reward head, through trl (extra `train`).",
