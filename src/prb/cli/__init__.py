@@ -177,13 +177,8 @@ def _dispatch(args: list[str]) -> None:
         if args[0] not in commands:
             raise unknown(f"command of prb {verb}", args[0], commands)
         name, args = f"{verb} {args[0]}", args[1:]
-    elif verb == "train" and not {"-h", "--help", "--help-all"}.isdisjoint(args):
-        from prb.cli.verbs import train_usage
-
-        if explained := train_usage("" if asks_help else args[0]):
-            print(explained)
-        if asks_help:
-            return
+    elif verb == "train" and _lists_methods(args):
+        return
     from prb.cli.parse import parse
 
     config = parse(settings_of(name, args), args, name)
@@ -195,6 +190,17 @@ def _dispatch(args: list[str]) -> None:
         if verb == "study" and (error.name or "").split(".")[0] in STUDY_NEEDS:
             raise MissingExtra("prb study", "study") from None
         raise
+
+
+def _lists_methods(args: Sequence[str]) -> bool:
+    """`prb train --help`; before the options of `prb train METHOD --help`, the settings of the method."""
+    if {"-h", "--help", "--help-all"}.isdisjoint(args):
+        return False
+    from prb.cli.verbs import train_usage
+
+    whole = args[0].startswith("-")
+    print(train_usage("" if whole else args[0]))
+    return whole
 
 
 def commands_of(verb: str) -> list[str]:

@@ -82,8 +82,8 @@ class Row:
 class Transformers:
     remote = False
     at_once = 32
-    """On a CPU a batch of rows takes minutes; so many replies at a time are stored, and what shares a beginning is still
-    read together."""
+    """On a CPU a batch of rows takes minutes: so many replies are stored at a time. What begins alike is still read
+    together."""
 
     def __init__(self, checkpoint: Checkpoint, *, batch: int = 8, template: Mapping[str, Any] | None = None) -> None:
         from prb.engine.heads import output_states
