@@ -216,7 +216,7 @@ def data_convert(config: ConvertConfig) -> None:
     from prb.data.source import open_source
 
     count = convert(open_source(config.dataset), config.target)
-    answer(config, {"rows": count, "path": str(config.target)}, f"{count} rows written to {config.target}")
+    answer(config, {"rows": count, "path": str(config.target)}, f"{plural(count, 'row')} written to {config.target}")
 
 
 def data_push(config: PushConfig) -> None:

@@ -37,6 +37,7 @@ from prb.reporting.format import (
     p_value,
     percent,
     plain,
+    plural,
     points,
     stars,
 )
@@ -284,7 +285,7 @@ class BuiltBenchmark(Run):
             rows.append((stage, *counts, MISSING if cost["usd"] is None else dollars(cost["usd"])))
         total = self.summary["usd"]
         rows.append(("total", "", "", "", MISSING if total is None else dollars(total)))
-        records = f"{self.summary['records']} records"
+        records = plural(self.summary["records"], "record")
         title = f"{records}, if every reply can be parsed and every pair passes in its first round"
         notes = ["Pairs that fail a gate are rewritten and cost more."]
         if total is None:
@@ -298,7 +299,8 @@ class BuiltBenchmark(Run):
         paid = f"{sum(cost['calls'] for cost in card['cost'].values()):,} calls, {dollars(card['usd'])}"
         if stage := card["stopped_after"]:
             return [f"stopped after stage {stage!r}: {paid}; run the same command without --until to resume"]
-        lines = [f"{counts['rows']} rows of {counts['people']} users ({counts['mirror_rows']} mirror rows)"]
+        size = f"{plural(counts['rows'], 'row')} of {plural(counts['people'], 'user')}"
+        lines = [f"{size} ({plural(counts['mirror_rows'], 'mirror row')})"]
         if counts["rejected"]:
             by_gate = ", ".join(f"{gate} {n}" for gate, n in counts["rejected_by_gate"].items())
             lines.append(f"{counts['rejected']} rejected: {by_gate} (reasons in rejects.jsonl)")
@@ -340,11 +342,12 @@ class TrainedModel(Run):
         if "fitted_on" not in card:  # a whole model
             return [f"model: {card['model']}"]
         fitted, checked = card["fitted_on"], card["validation"]
-        lines = [f"{card['method']}: fitted on {fitted['rows']} rows of {fitted['users']} users"]
+        size = f"{plural(fitted['rows'], 'row')} of {plural(fitted['users'], 'user')}"
+        lines = [f"{card['method']}: fitted on {size}"]
         if checked:
             gain, control = (number(checked[kind]["value"], scale=100, sign=True) for kind in ("gain", "control"))
             right = f"{interval(checked['by_condition']['profile'])} % right"
-            others = f"validation, {checked['users']} other users"
+            others = f"validation, {plural(checked['users'], 'other user')}"
             lines.append(f"{others}: {right}; gain {gain}, control {control} points")
         if card["sweep"]:
             best = interval(card["sweep"][0]["accuracy"])
@@ -476,7 +479,8 @@ class BestOfN(Run):
             first = f"Best of {bon.ks[-1]}: no reward model is shown to pick better answers than chance"
         else:
             best = max(gaining, key=lambda model: ends[model].value or 0)
-            more = f"; so do {len(gaining) - 1} more" if len(gaining) > 1 else ""
+            others = len(gaining) - 1
+            more = f"; so {'does' if others == 1 else 'do'} {others} more" if others else ""
             share = f"{percent(ends[best].value)} % of what is possible"
             first = f"Best of {bon.ks[-1]}: {best} picks better answers than chance, {share}{more}"
         return f"{first}; {', '.join(losing)} worse." if losing else f"{first}."
@@ -510,7 +514,7 @@ class BestOfN(Run):
         notes += [f"Failed, {r.model}: {count_reasons(r.failures)}." for r in bon.results if r.failures]
         failed = {"sampling": queries.sampling_failed, "grading": queries.grading_failed}
         left_out = "".join(f"; {count} left out: {stage} failed" for stage, count in failed.items() if count)
-        size = f"{queries.rows} queries, {queries.clusters} clusters, N = {bon.n}"
+        size = f"{queries.rows} queries, {plural(queries.clusters, 'cluster')}, N = {bon.n}"
         title = f"{bon.policy.spec} on {bon.dataset.label}, condition {bon.condition}: {size}{left_out}"
         columns = ("model", *(f"best of {k}" for k in bon.ks), "headroom", "peak", "failed")
         tables = [Table(title, columns, tuple(rows), (*notes, bon.grader.trust))]
