@@ -68,10 +68,11 @@ ALL += [(WORKFLOW.name, command) for command in steps(WORKFLOW)]
 
 
 def test_the_pages_stay_few_and_short() -> None:
-    """Long tables belong in docs/tables, internals in docstrings."""
+    """Long tables belong in docs/tables, internals in docstrings. The glossary, which is generated, does not count."""
     pages = sorted((ROOT / "docs").glob("*.md"))
     assert len(pages) <= 12
-    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= 20_000
+    words = sum(len(page.read_text("utf-8").split()) for page in pages)
+    assert words - sum(len(markdown(table).split()) for table in glossary().values()) <= 19_400
 
 
 def test_there_are_commands_to_check() -> None:

@@ -250,6 +250,9 @@ def mine(tmp_path: Path) -> Path:
 def test_a_name_may_be_a_class_in_a_file(mine: Path) -> None:
     made: Any = tools().make(f"{mine}:Shortest?weight=2")
     assert made.weight == 2.0
+    mine.write_text(MINE.replace("weight: float = 1.0", "weight=1.0"), "utf-8")
+    made = tools().make(f"{mine}:Shortest?weight=2")
+    assert made.weight == 2.0  # of the type of its default
     ready: Any = tools().make(f"{mine}:READY")
     assert ready.weight == 3.0
 
@@ -272,6 +275,7 @@ def test_the_fingerprint_of_a_model_from_a_file_follows_the_file(mine: Path) -> 
     ("spec", "says"),
     [
         ("FOLDER/gone.py:Shortest", "gone.py does not exist"),
+        ("FOLDER/mine.py", "mine.py' is a file; "),
         ("FOLDER/mine.py:Shortst", "named 'Shortst'; did you mean 'Shortest'?"),
         ("FOLDER/mine.py:Shortest?weight=x", "weight='x'"),
         ("FOLDER/broken.py:Shortest", "broken.py cannot be used: ZeroDivisionError: division by zero"),

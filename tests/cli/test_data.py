@@ -71,6 +71,7 @@ def test_a_dataset_may_be_given_as_a_flag_as_with_other_verbs(prb: Prb, write_js
     data = write_jsonl([make_row(1), make_row(2)])
     for command in ("check", "stats"):
         assert prb("data", command, "--dataset", data).out == prb("data", command, data).out
+    assert prb("data", "show", data).out == prb("data", "show", data, "r1").out  # the first row
     shown = prb("data", "show", data, "r1", "--json")
     assert shown.json["id"] == "r1"
     assert prb("data", "show", "r1", f"--dataset={data}", "--json").out == shown.out

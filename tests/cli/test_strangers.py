@@ -44,6 +44,7 @@ def test_what_a_plug_in_prints_does_not_spoil_the_json(prb: Any, tmp_path: Path)
         ("[True for _ in asks]", "Mine.score must return numbers or Failure(reason), not True"),
         ("[1.0]", "Mine.score returned 1 results for 8 inputs; it must return one for each"),
         ("None", "Mine.score failed: TypeError: 'NoneType' object is not iterable"),
+        ("(_ for _ in ()).throw(RuntimeError('no weights'))", "Mine.score failed: RuntimeError: no weights (mine.py"),
         ("[1 / 0 for _ in asks]", "Mine.score failed: ZeroDivisionError: division by zero (mine.py, line 4)"),
     ],
 )

@@ -280,7 +280,7 @@ def test_a_query_without_headroom_does_not_widen_the_interval() -> None:
     assert {**with_nothing, "n": 3} == headroom(*args, ints(0, 1, 2), seed=3)
 
 
-def test_a_curve_that_rises_does_not_overoptimization() -> None:
+def test_a_curve_that_rises_shows_no_overoptimization() -> None:
     rising = np.tile(floats(0.2, 0.3, 0.4), (8, 1))
     found = overoptimization(rising, (1, 2, 4), np.arange(8))
     assert found is not None

@@ -285,7 +285,7 @@ def models_list(config: ListModelsConfig) -> None:
     models = [MODELS.about(name) for name in MODELS]
     if config.json:
         weights = [
-            {"name": n, "what": w.what, "size_mb": w.size_mb, "licence": w.license, "present": here(n) != "no"}
+            {"name": n, "what": w.what, "size_mb": w.size_mb, "license": w.license, "present": here(n) != "no"}
             for n, w in WEIGHTS.items()
         ]
         checkpoints = [
