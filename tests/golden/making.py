@@ -154,24 +154,15 @@ def data(prb: Shell) -> Json:
 
 
 def study(prb: Shell) -> Json:
-    """Exports of both kinds of filled study, and how far its people agree."""
-    made: dict[str, Json] = {}
-    for kind in ("validate", "collect"):
-        with served(prb, "study", "demo", "--kind", kind, "--port", 0, "--out", f"{kind}.db") as line:
-            fetch(line.split()[-1])  # the page is there, so the server has begun to listen for signals
-        counts = prb.ok("study", "export", f"{kind}.db", "--out", kind, "--json").json
-        for name in prb.names(kind):
-            renumber_people(prb, f"{kind}/{name}")
-        made[kind] = {"stdout": counts, **prb.files(kind, "study.json")}
-    made["validate"]["judgements.jsonl"] = prb.read("validate/judgements.jsonl")
-    made["collect"]["records.jsonl"] = prb.read("collect/records.jsonl")[:3]
-    made["collect"]["sha256 of records.jsonl"] = prb.sha256("collect/records.jsonl")
-    # the order in which a participant sees the answers depends on the drawn pseudonym, and with it who wins
-    for name in ("pairs.jsonl", "ratings.jsonl"):
-        made["collect"][f"fields of {name}"] = sorted({key for row in prb.read(f"collect/{name}") for key in row})
-    # away from its export, whose digest does not fit the new names
-    (prb.folder / "validate" / "judgements.jsonl").rename(prb.folder / "judgements.jsonl")
-    made["agree"] = prb.ok("study", "agree", "judgements.jsonl", "--json").json
+    """The export of a filled study, and how far its people agree."""
+    with served(prb, "study", "demo", "--port", 0, "--out", "demo.db") as line:
+        fetch(line.split()[-1])  # the page is there, so the server has begun to listen for signals
+    counts = prb.ok("study", "export", "demo.db", "--out", "export", "--json").json
+    for name in prb.names("export"):
+        renumber_people(prb, f"export/{name}")
+    made: dict[str, Json] = {"validate": {"stdout": counts, **prb.files("export", "study.json")}}
+    made["validate"]["judgements.jsonl"] = prb.read("export/judgements.jsonl")
+    made["agree"] = prb.ok("study", "agree", "export/judgements.jsonl", "--json").json
     return made
 
 

@@ -77,8 +77,8 @@ def test_a_license_corrects_numbers_that_rest_on_the_judge(tmp_path):
     new = [f"new{n}" for n in range(50)]
     found = made.correct("preference", new, np.ones(50), new)
     labels = made.question("preference").labels
-    error = np.mean([label.judge - label.human for label in labels])
-    assert found.classical.value == pytest.approx(1 - error)
+    human, judged = np.mean([label.human for label in labels]), np.mean([label.judge for label in labels])
+    assert found.tuned.value == pytest.approx(human + found.weight * (1 - judged))
     with pytest.raises(BadInput, match="is about preference, not about grades"):
         made.correct("grades", new, np.ones(50), new)
 

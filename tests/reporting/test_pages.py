@@ -14,7 +14,7 @@ from prb.errors import BadInput
 from prb.reporting.gather import gather
 from prb.reporting.pages import downstream_data, thinned
 from prb.runs import read_json, write_json
-from prb.study.agreement import item_summaries, rating_counts
+from prb.study.agreement import summarize
 from tests.reporting.results import correlation, judgements, ppo_run
 from tests.study.test_agreement import judged, rated, row
 
@@ -60,13 +60,13 @@ def test_a_damaged_result_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_ratings_are_counted_by_criterion_answer_and_step() -> None:
     rows = [row(1, 1, ratings=rated(5, 3)), row(1, 2, ratings=rated(5, 1)), row(2, 1, ratings={})]
-    counts = rating_counts(judged(rows))
+    counts = summarize(judged(rows), draws=0).ratings
     assert list(counts) == ["correctness", "relevance", "helpfulness"]
     assert counts["relevance"] == {"chosen": [0, 0, 0, 0, 2], "rejected": [1, 0, 1, 0, 0]}
 
 
 def test_of_each_item_the_votes_are_kept() -> None:
-    first = item_summaries(judged([r for r in judgements() if not r["check"]]))[0]
+    first = summarize(judged(judgements()), draws=0).items[0]
     assert first.item == "i0"
     assert (first.before, first.after) == (
         {"chosen": 3, "rejected": 0, "neither": 0},

@@ -30,7 +30,7 @@ from tests.reporting.conftest import axe  # noqa: F401 - a fixture
 Row = dict[str, Any]
 PASSWORD = "correct horse"
 BEFORE = {f"{a}-{c}": "4" for a in "AB" for c in ("correctness", "relevance", "helpfulness")} | {"prefer": "A"}
-AFTER = {"prefer": "B", "sure": "2", "difference": "preference"}
+AFTER = {"prefer": "B", "difference": "preference"}
 
 
 class CheapHasher(argon2.PasswordHasher):

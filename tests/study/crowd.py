@@ -82,11 +82,8 @@ async def annotate(port: int, token: str, crowd: Crowd, seed: int, *, think: flo
 
 def reply(step: int, dice: random.Random) -> dict[str, str]:
     if step == 2:
-        return {
-            "prefer": dice.choice(["A", "B", "neither"]),
-            "sure": dice.choice("123"),
-            "difference": dice.choice(["preference", "quality", "unclear"]),
-        }
+        difference = dice.choice(["preference", "quality", "unclear"])
+        return {"prefer": dice.choice(["A", "B", "neither"]), "difference": difference}
     names = [f"{a}-{c}" for a in "AB" for c in ("correctness", "relevance", "helpfulness")]
     return {name: dice.choice("12345") for name in names} | {"prefer": dice.choice(["A", "B", "neither"])}
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from io import BytesIO
 from typing import Any
-from zipfile import ZipFile
-
-import orjson
 
 from prb.study.admin import flags
 from prb.study.app import fill
@@ -43,28 +38,12 @@ def test_people_who_need_a_look_are_flagged() -> None:
     assert flags(sides[:3], [1.0] * 3, 30.0, None) == []  # too little to say anything
 
 
-def test_a_validation_study_stays_balanced_and_a_collection_can_grow(make: Make) -> None:
-    admin = make().admin()
-    admin.open("/admin")
-    assert admin.send("/admin/add").status_code == 400
-    study = make(kind="collect")
-    admin = study.admin()
-    admin.open("/admin")
-    link = re.search(r"/join/([\w-]+)", admin.follow("/admin/add"))
-    assert link
-    assert "Participant 4" in admin.text
-    assert "Welcome" in study.person(join=False).open(f"/join/{link[1]}")
-
-
 def test_the_demo_is_filled_and_leaves_the_last_place_free(make: Make) -> None:
     study = make(annotators=6, checks=2)
-    fill(study.database, "validate")
+    fill(study.database)
     text = study.admin().open("/admin")
     assert "missed" in text
     assert "What this user" in study.person(5).open("/task")
-    collect = make(kind="collect", annotators=6)
-    fill(collect.database, "collect")
-    assert "Participant 6" in collect.admin().open("/admin")
 
 
 def test_items_are_shown_with_their_texts_and_votes(make: Make) -> None:
@@ -77,17 +56,3 @@ def test_items_are_shown_with_their_texts_and_votes(make: Make) -> None:
     assert text.count("Labeled answer") == text.count("Other answer") == 2
     assert "judgment" in text
     assert "mean rating 4.0" in text
-    collect = make(kind="collect")
-    assert "0 takers" in collect.admin().open("/admin/items")
-
-
-def test_the_export_can_be_downloaded(make: Make) -> None:
-    study = make(checks=0)
-    study.person().judge()
-    assert study.person().client.get("/admin/export").status_code == 401
-    with ZipFile(BytesIO(study.admin().client.get("/admin/export").content)) as archive:
-        assert set(archive.namelist()) == {"study.json", "judgements.jsonl"}
-        (row,) = map(orjson.loads, archive.read("judgements.jsonl").splitlines())
-        about = orjson.loads(archive.read("study.json"))
-    assert row["ratings"]["chosen"]["relevance"] == 4
-    assert not {"admin_hash", "secret"} & {*about, *about["settings"]}

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from prb.study import judgments as judging
 from prb.study.app import fill
 from prb.study.config import ExportConfig
 from prb.study.database import REPLY
@@ -98,7 +97,7 @@ def test_a_person_validates_by_keyboard_alone(browser: Any, make: Make, window: 
         visit.keys("b")
         assert visit.page.locator(".missing, .wrong").count() == 0  # and the mark goes with the answer
         visit.enter(".wishes")
-        visit.keys("a", "3", "p")
+        visit.keys("a", "p")
         visit.enter("text=Item 2 of 2")
         visit.keys("u")
         visit.arrive("text=Taken back")
@@ -114,40 +113,9 @@ def test_a_person_validates_by_keyboard_alone(browser: Any, make: Make, window: 
     second = "rejected" if first.first == "chosen" else "chosen"
     assert list(first.ratings[first.first].values()) == [5, 4, 3]
     assert list(first.ratings[second].values()) == [2, 1, 5]
-    assert (first.before, first.after, first.sure, first.difference) == (
-        second,
-        first.first,
-        3,
-        "preference",
-    )
+    assert (first.before, first.after, first.difference) == (second, first.first, "preference")
     assert 0 < first.active[0] <= first.seconds[0]
     assert "upsetting" in done
-
-
-def test_a_written_question_among_choices_is_answered_by_keyboard(
-    browser: Any, make: Make, monkeypatch: pytest.MonkeyPatch, axe: str
-) -> None:
-    plain, why = judging.validate_fields, judging.FormField("why", "What made you decide?")
-    monkeypatch.setattr(
-        judging, "validate_fields", lambda step, **more: plain(step, **more) + ([why] if step == 2 else [])
-    )
-    study = make([make_row(1)], annotators=1, overlap=1, checks=0)
-    with study.serving() as address:
-        visit = Visit(browser, axe=axe)
-        visit.page.goto(link(address, study))
-        visit.enter("text=Which answer would this user prefer?")
-        visit.keys("5", "4", "3", "2", "1", "5", "b")
-        visit.enter("text=What made you decide?")
-        assert visit.page.locator(".go kbd").inner_text() == "Ctrl ↵"
-        visit.sound()
-        visit.keys("a", "3", "p")
-        visit.page.keyboard.type("the tone, 1 of 2")
-        visit.page.focus("input[name=sure]:checked")
-        visit.keys("Control+Enter")
-        visit.arrive("text=That was the last item")
-        assert visit.troubles == []
-    (row,) = study.judgments()
-    assert (row.sure, row.row()["why"]) == (3, "the tone, 1 of 2")
 
 
 @pytest.mark.parametrize("window", ["phone", pytest.param("desk", marks=pytest.mark.slow)])
@@ -197,7 +165,7 @@ def test_the_way_through_needs_no_scripts(browser: Any, make: Make) -> None:
         visit.pick("prefer", "A")
         page.click("text=Continue")
         visit.arrive(".wishes")
-        for name, value in (("prefer", "B"), ("sure", "2"), ("difference", "quality")):
+        for name, value in (("prefer", "B"), ("difference", "quality")):
             visit.pick(name, value)
         page.click("text=Save and continue")
         page.click("text=Undo the last item")
@@ -223,8 +191,7 @@ def test_every_page_fits_its_window_and_can_be_read(
     browser: Any, make: Make, window: str, dark: bool, axe: str
 ) -> None:
     study, collect = make(annotators=6, checks=2), make(kind="collect", annotators=6)
-    fill(study.database, "validate")
-    fill(collect.database, "collect")
+    fill(study.database)
     with study.serving() as address, collect.serving() as other:
         visit = Visit(browser, window, dark=dark, axe=axe)
         page = visit.page
@@ -274,7 +241,7 @@ def test_hostile_texts_do_nothing_in_a_browser(browser: Any, make: Make) -> None
             assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             visit.keys(*"444444a")
             visit.enter(".wishes")
-            visit.keys("b", "2", "t")
+            visit.keys("b", "t")
             visit.enter("text=That was the last item" if n == len(rows) - 1 else ".ratings")
         assert visit.troubles == []
 

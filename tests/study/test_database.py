@@ -88,6 +88,7 @@ def test_delete_my_data_leaves_nothing_anywhere(make: Make, where: str, tmp_path
         pseudonym = connection.scalar(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == 1))
     assert SECRET in person.open("/data")
     assert "Tick the box first" in person.follow("/data/delete")
+    person.open("/data")
     assert "Your data is deleted" in person.follow("/data/delete", {"sure": "yes"})
     with study.database.read() as connection:
         dump = "\n".join(

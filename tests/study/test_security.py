@@ -340,7 +340,7 @@ def test_a_client_that_leaves_in_mid_form_leaves_no_line_in_the_log(
         statuses.extend([message["status"]] if "status" in message else [])
 
     asyncio.run(study.app(scope, receive, send))
-    assert (statuses, caplog.text) == ([499], "")
+    assert (statuses, caplog.text) == ([400], "")
 
 
 def test_on_a_full_disk_a_reply_says_so_and_the_log_holds_one_line_without_texts(

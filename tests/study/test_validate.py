@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from prb.errors import BadInput
 from prb.study import judgments as judging
 from prb.study.database import ASSIGNMENT, AUDIT, ITEM, REPLY
 from tests.conftest import make_row
@@ -42,12 +40,12 @@ def test_no_page_says_which_answer_is_which(make: Make) -> None:
 def test_a_judgement_is_kept_in_all_its_parts(make: Make) -> None:
     study = make([make_row(1)], annotators=1, overlap=1, checks=0)
     before = {**BEFORE, "A-correctness": "2", "B-helpfulness": "5", "prefer": "neither"}
-    study.person().judge(before, {"prefer": "A", "sure": "3", "difference": "quality"})
+    study.person().judge(before, {"prefer": "A", "difference": "quality"})
     (row,) = study.judgments()
     first, second = row.first, "chosen" if row.first == "rejected" else "rejected"
     assert row.ratings[first] == {"correctness": 2, "relevance": 4, "helpfulness": 4}
     assert row.ratings[second] == {"correctness": 4, "relevance": 4, "helpfulness": 5}
-    assert (row.before, row.after, row.sure, row.difference) == ("neither", first, 3, "quality")
+    assert (row.before, row.after, row.difference) == ("neither", first, "quality")
     assert (row.item, row.skipped, row.revised) == ("r1", None, False)
     assert len(row.seconds) == 2
 
@@ -172,30 +170,14 @@ def test_without_a_rubric_one_step_asks_everything(make: Make) -> None:
     assert "asked again" not in person.open(f"/join/{study.tokens[0]}")
     person = study.person()
     text = person.open("/task")
-    assert "How sure are you?" in text
+    assert "What is the main difference" in text
     assert not re.search("Now that you know|What this user wants|asked again|step 1", text)
     person.follow(person.action, {**BEFORE, **AFTER})
     assert "Item 2 of 2" in person.text
     (row,) = study.judgments()
     assert row.before == row.after
-    assert (row.sure, row.difference, row.rubric) == (2, "preference", False)
+    assert (row.difference, row.rubric) == ("preference", False)
     assert "rubric" not in study.admin().open("/admin")
-
-
-def test_a_new_question_is_one_field(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page shows it, an empty reply is refused and the export holds it."""
-    plain = judging.validate_fields
-    topic = judging.FormField("topic", "Do you know the topic?", judging.SURE)
-    monkeypatch.setattr(
-        judging, "validate_fields", lambda step, **more: plain(step, **more) + ([topic] if step == 2 else [])
-    )
-    study = make(checks=0)
-    person = study.person()
-    person.open("/task")
-    assert "Do you know the topic?" in person.follow(person.action, BEFORE)
-    assert "1 field is missing" in person.follow(person.action, AFTER)
-    person.follow(person.action, {**AFTER, "topic": "3"})
-    assert study.judgments()[0].row()["topic"] == "3"
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -215,28 +197,6 @@ def test_a_new_question_may_be_free_text(make: Make, monkeypatch: pytest.MonkeyP
     assert "Please write something here" in person.follow(person.action, given)
     person.follow(person.action, {**given, "why": "the tone"})
     assert study.judgments()[0].row()["why"] == "the tone"
-
-
-@pytest.mark.parametrize(
-    ("kind", "field", "reason"),
-    [
-        ("validate", ("how-long", "How long?"), "'how-long': a name is lower-case letters"),
-        ("validate", ("neither-one", "Why?", judging.SCALE), "'neither-one': a name is lower-case letters"),
-        ("validate", ("A-why", "Why?"), "'A-why': what is asked of one answer is a rating"),
-        ("validate", ("cluster", "Which?"), "'cluster': this name is taken"),
-        ("validate", ("skip", "Skip?"), "'skip': this name is taken"),
-        ("collect", ("how-long", "How long?"), "'how-long': a name is lower-case letters"),
-        ("collect", ("A-tone", "Its tone?", judging.SCALE), "'A-tone': a collection has one rating per answer"),
-    ],
-)
-def test_a_question_that_could_not_be_exported_is_refused_before_anybody_is_asked(
-    make: Make, monkeypatch: pytest.MonkeyPatch, kind: str, field: tuple[Any, ...], reason: str
-) -> None:
-    plain = getattr(judging, f"{kind}_fields")
-    fields = [judging.FormField(*field)]
-    monkeypatch.setattr(judging, f"{kind}_fields", lambda *given, **more: plain(*given, **more) + fields)
-    with pytest.raises(BadInput, match=f"study question {reason}"):
-        make(kind=kind)
 
 
 def test_the_practice_item_comes_first_and_is_not_counted(make: Make) -> None:
@@ -298,18 +258,17 @@ def test_consent_and_contact_are_there_if_the_study_has_them(make: Make, tmp_pat
     assert "What you agreed to" in person.open("/data")
 
 
-def test_a_study_can_be_paused_closed_and_opened_again(make: Make) -> None:
+def test_a_study_can_be_closed_and_opened_again(make: Make) -> None:
     study = make()
     person, admin = study.person(), study.admin()
     person.open("/task")
     action, token = person.action, person.token
-    for state, says in (("paused", "is paused"), ("closed", "is closed")):
-        admin.open("/admin")
-        assert f"The study {says}" in admin.follow("/admin/state", {"state": state})
-        assert f"This study {says}" in person.open("/task")
-        reply = person.client.post(action, data={"token": token, **BEFORE})
-        assert (reply.status_code, study.count(REPLY)) == (503, 0)
-        assert "Delete my data" in person.open("/data")
+    admin.open("/admin")
+    assert "The study is closed" in admin.follow("/admin/state", {"state": "closed"})
+    assert "This study is closed" in person.open("/task")
+    reply = person.client.post(action, data={"token": token, **BEFORE})
+    assert (reply.status_code, study.count(REPLY)) == (503, 0)
+    assert "Delete my data" in person.open("/data")
     assert admin.send("/admin/state", {"state": "lost"}).status_code == 400
     admin.open("/admin")
     admin.follow("/admin/state", {"state": "open"})

@@ -283,12 +283,6 @@ rating_metric(
     better="lower",
 )
 rating_metric(
-    "calibrated_mae",
-    "the same by a line shrunk toward that of all users (empirical Bayes), as a user's few ratings suggest",
-    better="lower",
-    column=False,
-)
-rating_metric(
     "skill",
     "1 minus the error relative to that of always predicting the user's mean rating",
     reference="the user's mean rating: 0",

@@ -369,7 +369,7 @@ def page_of(run: Run) -> dict[str, Any]:
 
         said, lines = claims(run.typed).items(), run.lines()
         gates = [{"name": name, "holds": run.typed.verdicts[name], "says": says} for name, says in said]
-        return {**run.summary, "gates": gates, "basis": lines[0], "next": lines[-1]}
+        return {**run.summary, "gates": gates, "basis": lines[0]}
     tables = {"tables": [table._asdict() for table in run.numbers()]}
     if isinstance(run, Correlation):
         units = PLURAL[run.typed.unit]

@@ -689,7 +689,7 @@ class Study(Run):
 
     kind = "agreement"
     file = "agreement.json"
-    keys = frozenset({"agreement", "preference", "planning"})
+    keys = frozenset({"agreement", "preference", "verdicts"})
     typed = decoded(AgreementSummary)
 
     def lines(self) -> list[str]:

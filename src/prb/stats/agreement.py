@@ -1,4 +1,4 @@
-"""Agreement between annotators, equivalence of two answers, sample sizes; and whether a judge may stand in for people.
+"""Agreement between annotators, equivalence of two answers; and whether a judge may stand in for people.
 
 Votes are a matrix of units × raters holding the number of a value, −1 where a rater was not asked. Intervals are
 percentile bootstraps over groups of units (a question with all its votes), never over single votes. A coefficient that
@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from prb.errors import MissingExtra
-from prb.stats.estimate import Z95, Floats, Ints, Totals, t95
+from prb.stats.estimate import Floats, Ints, Totals, t95
 from prb.stats.paired import LEVEL, bootstrap_interval
 from prb.types import Estimate
 
@@ -68,9 +67,6 @@ class Coefficient:
     high: float | None = None
     n: int
     """Units with at least two votes."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def with_interval(
@@ -143,49 +139,18 @@ def gwet_ac1(votes: Ints, values: int) -> float | None:
     return (_agreed(shared) - chance) / (1 - chance)
 
 
-def cohen_kappa(a: Ints, b: Ints, values: int) -> float | None:
-    """Cohen's κ (1960, doi:10.1177/001316446002000104) of two raters on the units both judged."""
-    both = (a >= 0) & (b >= 0)
-    if not both.any():
-        return None
-    table = np.bincount(a[both] * values + b[both], minlength=values * values).reshape(values, values) / both.sum()
-    chance = float(table.sum(axis=0) @ table.sum(axis=1))
-    return None if chance == 1 else (float(np.trace(table)) - chance) / (1 - chance)
-
-
-def mean_cohen(votes: Ints, values: int) -> float | None:
-    """Mean κ over all rater pairs that share units (Light 1971, doi:10.1037/h0031643)."""
-    rater_pairs = combinations(range(votes.shape[1]), 2)
-    known = [k for i, j in rater_pairs if (k := cohen_kappa(votes[:, i], votes[:, j], values)) is not None]
-    return float(np.mean(known)) if known else None
-
-
-class Reliability(NamedTuple):
-    """Estimates of Dawid and Skene's model."""
-
-    prior: Floats
-    confusion: Floats
-    """Raters × true value × value given."""
-    posterior: Floats
-    """Units × values: the probability that each value is the true one."""
-
-    @property
-    def accuracy(self) -> Floats:
-        """Per rater: how often they would give the true value."""
-        return np.asarray(np.einsum("k,rkk->r", self.prior, self.confusion))
-
-
-def dawid_skene(votes: Ints, values: int, *, rounds: int = 200, smooth: float = 0.1) -> Reliability:
-    """EM of Dawid & Skene (1979, doi:10.2307/2346806), started from the vote shares.
+def dawid_skene(votes: Ints, values: int, *, rounds: int = 200, smooth: float = 0.1) -> Floats:
+    """Per rater: how often they would give the true value, by EM (Dawid & Skene 1979, doi:10.2307/2346806), started
+    from the vote shares.
 
     `smooth` votes are added to every cell of a rater's confusion matrix, so that a few votes do not count as certainty.
     """
     given = np.stack([votes == v for v in range(values)], axis=2).astype(np.float64)
     total = given.sum(axis=(1, 2), keepdims=True)[:, :, 0]
-    posterior = np.where(total > 0, given.sum(axis=1) / np.maximum(total, 1), 1 / values)
+    posterior = np.where(total > 0, given.sum(axis=1) / np.maximum(total, 1), 1 / values)  # units × true value
     for _ in range(rounds):
         prior = posterior.mean(axis=0)
-        confusion = np.einsum("uk,urv->rkv", posterior, given) + smooth
+        confusion = np.einsum("uk,urv->rkv", posterior, given) + smooth  # raters × true value × value given
         confusion /= confusion.sum(axis=2, keepdims=True)
         logs = np.log(np.maximum(prior, 1e-300)) + np.einsum("urv,rkv->uk", given, np.log(confusion))
         new = np.exp(logs - logs.max(axis=1, keepdims=True))
@@ -194,7 +159,7 @@ def dawid_skene(votes: Ints, values: int, *, rounds: int = 200, smooth: float = 
         posterior = new
         if moved < 1e-9:
             break
-    return Reliability(prior, confusion, posterior)
+    return np.asarray(np.einsum("k,rkk->r", prior, confusion))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,13 +173,9 @@ class Parity:
     p: float | None = None
     effect: float | None = None
     """Cohen's d of paired differences, mean / standard deviation."""
-    deviation: float | None = None
     n: int
     margin: float
     equivalent: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def equivalence(differences: Floats, margin: float, *, level: float = 0.05) -> Parity:
@@ -236,7 +197,6 @@ def equivalence(differences: Floats, margin: float, *, level: float = 0.05) -> P
         high=mean + half,
         p=p,
         effect=effect if math.isfinite(effect) else None,
-        deviation=deviation,
         n=n,
         margin=margin,
         equivalent=p < level,
@@ -252,40 +212,6 @@ def mean_size(differences: Floats, *, seed: int = 0) -> Coefficient:
     return Coefficient(value=float(sizes.mean()), low=low, high=high, n=len(sizes))
 
 
-def items_for_equivalence(deviation: float, margin: float, *, level: float = 0.05, power: float = 0.8) -> int:
-    """Items that show equivalence with this power if there is no difference (Julious 2004, doi:10.1002/sim.1783)."""
-    from scipy.stats import norm, t
-
-    quantile = 1 - (1 - power) / 2
-    n: int = max(2, math.ceil((deviation * (norm.ppf(1 - level) + norm.ppf(quantile)) / margin) ** 2))
-    while margin / deviation * math.sqrt(n) - t.ppf(1 - level, n - 1) < t.ppf(quantile, n - 1):
-        n += 1
-    return n
-
-
-def items_for_share(share: float, half_width: float, *, raters: int = 1, correlation: float = 1.0) -> int:
-    """Items for a 95 % interval of ± half_width around a share, given the correlation of votes on one item.
-
-    With r raters an item is worth r / (1 + (r − 1)ρ) independent votes (Kish 1965, Survey Sampling).
-    """
-    worth = raters / (1 + (raters - 1) * correlation)
-    return max(1, math.ceil(share * (1 - share) * (Z95 / half_width) ** 2 / worth))
-
-
-def vote_correlation(votes: Floats, items: Ints) -> float | None:
-    """Correlation of two votes on one item, from a one-way ANOVA (Donner 1986, doi:10.2307/1403259), within 0..1."""
-    _, codes, sizes = np.unique(items, return_inverse=True, return_counts=True)
-    n, groups = len(votes), len(sizes)
-    if groups < 2 or n == groups:
-        return None
-    means = np.bincount(codes, weights=votes) / sizes
-    between = float((sizes * np.square(means - votes.mean())).sum()) / (groups - 1)
-    within = float(np.square(votes - means[codes]).sum()) / (n - groups)
-    typical = (n - float(np.square(sizes).sum()) / n) / (groups - 1)
-    scale = between + (typical - 1) * within
-    return min(1.0, max(0.0, (between - within) / scale)) if scale else None
-
-
 # --- a judge in place of people ---
 
 
@@ -298,8 +224,6 @@ class Rival:
     """Items that this annotator and at least one other judged."""
     judge: float
     """Share of them on which the judge agrees with the others at least as well as the annotator."""
-    human: float
-    """Share on which the annotator agrees with them at least as well as the judge."""
     p: float
     """Of the hypothesis that the annotator is better by ε or more; corrected over annotators."""
     beaten: bool
@@ -329,6 +253,8 @@ def alternative_test(
     The p of an annotator is exact for independent items (`exact_p`), where the authors use a t test; over annotators it
     is corrected as theirs, after Benjamini and Yekutieli (2001, doi:10.1214/aos/1013699998), since rivals share items.
     """
+    from scipy.stats import false_discovery_control
+
     behind_by: dict[str, Ints] = {}
     for n, annotator in enumerate(annotators):
         others = np.delete(votes, n, axis=1)
@@ -338,13 +264,13 @@ def alternative_test(
             of_human = _alignment(votes[items, n], others[items], scale)
             gap = np.where(np.isclose(of_human, of_judge), 0, of_human - of_judge)
             behind_by[annotator] = np.sign(gap).astype(np.int64)
-    corrected = benjamini_yekutieli([exact_p(behind, epsilon) for behind in behind_by.values()])
+    ps = [exact_p(behind, epsilon) for behind in behind_by.values()]
+    corrected = false_discovery_control(ps, method="by").tolist() if ps else []
     rivals = tuple(
         Rival(
             annotator=annotator,
             n=len(behind),
             judge=float((behind <= 0).mean()),
-            human=float((behind >= 0).mean()),
             p=p,
             beaten=p < LEVEL,
         )
@@ -392,27 +318,15 @@ def _sum_at_most(total: int, n: int, up: float, down: float) -> float:
     return float(np.clip(chances[np.arange(-n, total + 1) % size].sum(), 0, 1))
 
 
-def benjamini_yekutieli(p: Sequence[float]) -> list[float]:
-    """p-values corrected for the false discovery rate under any dependence."""
-    m = len(p)
-    harmonic = sum(1 / k for k in range(1, m + 1))
-    order, corrected, smallest = np.argsort(p, kind="stable")[::-1], [0.0] * m, 1.0
-    for rank, n in zip(range(m, 0, -1), order, strict=True):
-        smallest = min(smallest, p[n] * m * harmonic / rank)
-        corrected[n] = smallest
-    return corrected
-
-
 @dataclass(frozen=True, kw_only=True)
 class Powered:
     """A mean estimated three ways, all about what people would say."""
 
     human: Estimate
     """From the human labels alone."""
-    classical: Estimate
-    """The judge's mean minus its mean error (Angelopoulos et al. 2023, doi:10.1126/science.adi6000)."""
     tuned: Estimate
-    """PPI++ (arXiv 2311.01453): the judge counts as much as it helps, between not at all and fully."""
+    """PPI++ (arXiv 2311.01453): the judge's mean minus its mean error, in which the judge counts as much as it helps,
+    between not at all and fully (Angelopoulos et al. 2023, doi:10.1126/science.adi6000)."""
     weight: float
     """How much that is."""
     judge: float
@@ -420,12 +334,20 @@ class Powered:
 
 
 def prediction_powered(
-    human: Floats, judge: Floats, more: Floats, clusters: Ints, more_clusters: Ints, *, unit: bool = True
+    human: Floats,
+    judge: Floats,
+    more: Floats,
+    clusters: Ints,
+    more_clusters: Ints,
+    *,
+    unit: bool = True,
+    weight: float | None = None,
 ) -> Powered:
     """`human` and `judge` are about the same labeled items, `more` is the judge about the others.
 
     What an item adds to the estimate is summed over its cluster, across both parts, so rows that share users are not
     taken for independent ones; t on the clusters with labels − 1. `unit`: values are in 0..1, and so are the limits.
+    `weight` 1 is the classical estimate; without one it is tuned.
     """
     judges_mean = float(np.concatenate([judge, more]).mean())
     if not len(more):  # the judge has nothing to add
@@ -436,7 +358,8 @@ def prediction_powered(
     pull = np.concatenate([human - human.mean(), np.zeros(len(more))]) / labeled
     push = np.concatenate([(judge.mean() - judge) / labeled, (more - more.mean()) / len(more)])
     a, b = np.bincount(cluster, pull, groups), np.bincount(cluster, push, groups)
-    weight = min(1.0, max(0.0, -float(a @ b) / float(b @ b))) if b.any() else 0.0
+    if weight is None:
+        weight = min(1.0, max(0.0, -float(a @ b) / float(b @ b))) if b.any() else 0.0
 
     def estimate(weight: float) -> Estimate:
         value = float(human.mean() + weight * (more.mean() - judge.mean()))
@@ -448,7 +371,6 @@ def prediction_powered(
 
     return Powered(
         human=estimate(0.0),
-        classical=estimate(1.0),
         tuned=estimate(weight),
         weight=weight,
         judge=judges_mean,

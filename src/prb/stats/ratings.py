@@ -27,11 +27,9 @@ from prb.types import Estimate
 
 MIN_ROWS = 3
 """Users with fewer answered rows are left out: a line through one other row says nothing."""
-EM_STEPS = 60
 RANGES = {
     "alignment": (0.0, 1.0),
     "mae": (0.0, 1.0),
-    "calibrated_mae": (0.0, 1.0),
     "skill": (-np.inf, 1.0),
     "spearman": (-1.0, 1.0),
     "concordance": (0.0, 1.0),
@@ -60,9 +58,8 @@ def rating_metrics(score: Floats, rating: Floats, users: Ints) -> dict[int, dict
     order = np.argsort(users[answered], kind="stable")
     codes, starts = np.unique(users[answered][order], return_index=True)
     scores, ratings = np.split(score[answered][order], starts[1:]), np.split(rating[answered][order], starts[1:])
-    calibrated = np.split(shrunken_lines(scores, ratings), starts[1:])
     metrics = {}
-    for code, x, y, predicted in zip(codes, scores, ratings, calibrated, strict=True):
+    for code, x, y in zip(codes, scores, ratings, strict=True):
         if len(x) < MIN_ROWS:
             continue
         varied = np.ptp(y) > 0
@@ -72,7 +69,6 @@ def rating_metrics(score: Floats, rating: Floats, users: Ints) -> dict[int, dict
             "n": len(x),
             "alignment": 1 - error,
             "mae": error,
-            "calibrated_mae": round(float(np.abs(predicted - y).mean()), 12),
             "skill": 1 - error / float(np.abs(others_mean - y).mean()) if varied else None,
             "spearman": float(spearmanr(x, y).statistic) if varied and np.ptp(x) > 0 else None,
             "concordance": concordance(x, y),
@@ -91,44 +87,6 @@ def left_out_line(score: Floats, rating: Floats) -> Floats:
     flat = spread <= ROUNDING * np.square(score).sum()
     slope = np.where(flat, 0.0, np.maximum(0.0, joint / np.where(flat, 1.0, spread)))
     return np.asarray(np.clip(sy / n + slope * (score - sx / n), 0.0, 1.0))
-
-
-def shrunken_lines(scores: Sequence[Floats], ratings: Sequence[Floats]) -> Floats:
-    """For each row the prediction of a line from the user's other rows, shrunk toward the lines of all users.
-
-    Empirical Bayes for a random intercept and slope per user (Laird and Ware 1982, doi:10.2307/2529876), fitted by EM
-    on sums per user: the fewer rows a user has, the more the population's line counts. Slopes are not below 0.
-    """
-    x, y = np.concatenate(scores), np.concatenate(ratings)
-    scale = float(x.std()) or 1.0
-    x = (x - x.mean()) / scale
-    user = np.repeat(np.arange(len(scores)), [len(each) for each in scores])
-    one = np.ones(len(x))
-    of_rows = np.stack([one, x, x * x, y, x * y, y * y], axis=1)
-    sums = np.stack([np.bincount(user, column) for column in of_rows.T], axis=1).astype(np.float64)
-    center, spread, noise = np.array([y.mean(), 0.0]), np.diag([y.var() + ROUNDING, 0.1]), float(y.var()) + ROUNDING
-    for _ in range(EM_STEPS):
-        lines, doubt = _posterior(sums, center, spread, noise)
-        center = lines.mean(axis=0)
-        apart = lines - center
-        spread = (doubt + apart[:, :, None] * apart[:, None, :]).mean(axis=0) + ROUNDING * np.eye(2)
-        n, sx, sxx, sy, sxy, syy = sums.T
-        a, b = lines.T
-        squares = syy - 2 * (a * sy + b * sxy) + a * a * n + 2 * a * b * sx + b * b * sxx
-        squares += doubt[:, 0, 0] * n + 2 * doubt[:, 0, 1] * sx + doubt[:, 1, 1] * sxx
-        noise = max(ROUNDING, float(squares.sum()) / len(x))
-    lines, _ = _posterior(sums[user] - of_rows, center, spread, noise)
-    return np.asarray(np.clip(lines[:, 0] + np.maximum(0.0, lines[:, 1]) * x, 0.0, 1.0))
-
-
-def _posterior(sums: Floats, center: Floats, spread: Floats, noise: float) -> tuple[Floats, Floats]:
-    """Mean and covariance of intercept and slope, given sums over rows."""
-    n, sx, sxx, sy, sxy, _ = sums.T
-    precision = np.linalg.inv(spread)
-    known = np.stack([np.stack([n, sx], axis=1), np.stack([sx, sxx], axis=1)], axis=1) / noise
-    doubt = np.linalg.inv(known + precision)
-    right = np.stack([sy, sxy], axis=1) / noise + precision @ center
-    return np.asarray((doubt @ right[:, :, None])[:, :, 0]), np.asarray(doubt)
 
 
 def concordance(score: Floats, rating: Floats) -> float | None:

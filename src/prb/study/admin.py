@@ -6,8 +6,6 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import count
-from threading import Lock
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -16,7 +14,7 @@ from fastapi.responses import Response
 from sqlalchemy import Connection
 
 from prb.stats.agreement import attention
-from prb.study.agreement import AgreementSummary, ItemSummary, attention_checks, summarize
+from prb.study.agreement import attention_checks, summarize
 from prb.study.config import Judgment
 from prb.study.database import (
     ANNOTATOR,
@@ -27,16 +25,14 @@ from prb.study.database import (
     REPLY,
     STUDY,
     log,
-    new_pseudonym,
     new_token,
     password_matches,
     sha256,
     study_row,
 )
-from prb.study.judgments import export_archive, judgments
+from prb.study.judgments import judgments
 from prb.study.site import Posted, Refused, ServedSite, Site, redirect
 
-REFRESH_SECONDS = 20.0
 LIVE_DRAWS = 200
 EVENTS = 12
 MIN_ITEMS = 5
@@ -45,8 +41,6 @@ FAST = 1 / 3
 """Share of the typical time per item below which an annotator is fast."""
 MANY_SKIPS = 0.3
 ONE_SIDED = 0.85
-STATES = {"open": "study opened", "paused": "study paused", "closed": "study closed"}
-"""What the audit log says of each."""
 ADMIN = APIRouter(prefix="/admin")
 
 
@@ -85,7 +79,8 @@ def overview(request: Request, site: ServedSite) -> Response:
 def overview_page(request: Request, site: Site, *, invited: str = "", token: str = "") -> Response:
     """Progress and agreement; `token` is a new invitation of whoever is `invited`, shown once."""
     with site.database.read() as connection:
-        annotators = annotator_table(connection, site.kind)
+        rows = judgments(connection) if site.kind == "validate" else []
+        annotators = annotator_table(connection, rows)
         events = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(EVENTS)).all()
         state = study_row(connection).state
     seconds = [a.seconds for a in annotators if a.seconds]
@@ -97,7 +92,7 @@ def overview_page(request: Request, site: Site, *, invited: str = "", token: str
         done=sum(a.done for a in annotators),
         total=sum(a.total for a in annotators),
         typical=statistics.median(seconds) if seconds else None,
-        agreement=request.app.state.agreement.summary(),
+        agreement=summarize(rows, draws=LIVE_DRAWS) if site.kind == "validate" else None,
         events=events,
         clock=lambda at: time.strftime("%d %b %H:%M", time.gmtime(at)),
         link=(invited, f"{address}/join/{token}") if token else None,
@@ -122,90 +117,26 @@ def renew(request: Request, site: ServedSite, form: Posted) -> Response:
 
 @ADMIN.post("/state")
 def set_state(request: Request, site: ServedSite, form: Posted) -> Response:
-    """Pause, close or reopen the study; annotators keep what they saved."""
+    """Close or reopen the study; annotators keep what they saved."""
     site.administrator(request, form)
     state = form.get("state", "")
-    if state not in STATES:
+    if state not in ("open", "closed"):
         raise Refused(400, "There is no such state")
     with site.database.write() as connection:
         connection.execute(sa.update(STUDY).values(state=state))
-        log(connection, STATES[state])
+        log(connection, "study opened" if state == "open" else "study closed")
     return redirect("/admin")
-
-
-@ADMIN.post("/add")
-def add(request: Request, site: ServedSite, form: Posted) -> Response:
-    site.administrator(request, form)
-    if site.kind != "collect":
-        text = "A validation study is balanced for the annotators it began with."
-        raise Refused(400, "Assignments are fixed", text)
-    token = new_token()
-    with site.database.write() as connection:
-        name = f"Participant {(connection.scalar(sa.select(sa.func.count()).select_from(ANNOTATOR)) or 0) + 1}"
-        row = {"name": name, "pseudonym": new_pseudonym(), "token_hash": sha256(token), "created": time.time()}
-        connection.execute(sa.insert(ANNOTATOR).values(**row))
-        log(connection, "participant added")
-    return overview_page(request, site, invited=name, token=token)
-
-
-class ShownItem(NamedTuple):
-    row: Any
-    """In the database, with the number of its takers."""
-    answers: dict[str, str]
-    votes: ItemSummary | None
-    reasons: list[str]
 
 
 @ADMIN.get("/items")
 def items(request: Request, site: ServedSite) -> Response:
-    """Every item with its texts and votes, those to look at first."""
+    """Every judged item with its texts and votes, those to look at first."""
     site.administrator(request)
-    agreement: AgreementSummary | None = request.app.state.agreement.summary()
-    votes = {item.item: item for item in agreement.items} if agreement else {}
-    reasons = {item.item: item.reasons for item in agreement.drop} if agreement else {}
-    names = ("labeled", "other") if site.kind == "validate" else None  # in the order of the dataset
-    takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
-    # participants' own questions are theirs alone
-    shown = sa.select(ITEM.c.key, ITEM.c.content, takers).where(~ITEM.c.is_check, ITEM.c.owner.is_(None))
-    table = []
     with site.database.read() as connection:
-        for row in connection.execute(shown.order_by(ITEM.c.id)):
-            if not row.content.get("practice"):
-                answers = dict(zip(names or map(str, count(1)), row.content["answers"], strict=False))
-                table.append(ShownItem(row, answers, votes.get(row.key), reasons.get(row.key, [])))
-    table.sort(key=lambda item: (-len(item.reasons), -item.row.takers))
-    return site.page(request, "items.html", items=table)
-
-
-@ADMIN.get("/export")
-def download(request: Request, site: ServedSite) -> Response:
-    """What `prb study export` writes, as a ZIP archive."""
-    site.administrator(request)
-    with site.database.write() as connection:
-        content = export_archive(connection)
-        log(connection, "exported")
-    headers = {"content-disposition": 'attachment; filename="study-export.zip"'}
-    return Response(content, media_type="application/zip", headers=headers)
-
-
-class LiveAgreement:
-    """The summary of a running study, recomputed at most every few seconds however often the page is loaded."""
-
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self._lock = Lock()
-        self._computed = -REFRESH_SECONDS
-        self._summary: AgreementSummary | None = None
-
-    def summary(self) -> AgreementSummary | None:
-        if self.site.kind != "validate":
-            return None
-        with self._lock:
-            if time.monotonic() - self._computed >= REFRESH_SECONDS:
-                with self.site.database.read() as connection:
-                    rows = judgments(connection)
-                self._summary, self._computed = summarize(rows, draws=LIVE_DRAWS), time.monotonic()
-            return self._summary
+        rows = judgments(connection) if site.kind == "validate" else []
+        content = {row.key: row.content for row in connection.execute(sa.select(ITEM.c.key, ITEM.c.content))}
+    voted = sorted(summarize(rows, draws=0).items, key=lambda item: -len(item.reasons))
+    return site.page(request, "items.html", items=[(item, content[item.item]) for item in voted])
 
 
 class AnnotatorProgress(NamedTuple):
@@ -220,8 +151,7 @@ class AnnotatorProgress(NamedTuple):
     flags: list[str]
 
 
-def annotator_table(connection: Connection, kind: str) -> list[AnnotatorProgress]:
-    rows = judgments(connection) if kind == "validate" else []
+def annotator_table(connection: Connection, rows: Sequence[Judgment]) -> list[AnnotatorProgress]:
     checks = attention(attention_checks(rows))
     done = sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)).label("done")
     totals = sa.select(ASSIGNMENT.c.annotator, done, sa.func.count().label("total")).group_by(ASSIGNMENT.c.annotator)

@@ -1,5 +1,5 @@
-"""Judgments → a summary: agreement, preference, equal quality, reliability, items to drop, sizes of a next study;
-and its verdict in plain sentences."""
+"""Judgments → a summary: agreement, preference, equal quality, reliability, items to drop; and its verdict in plain
+sentences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from prb.errors import BadInput, GateFailed, unknown
 from prb.hashing import draw
@@ -21,18 +21,13 @@ from prb.stats.agreement import (
     Coefficient,
     Parity,
     attention,
-    cohen_kappa,
     dawid_skene,
     equivalence,
     fleiss_kappa,
     gwet_ac1,
     inattentive,
-    items_for_equivalence,
-    items_for_share,
     krippendorff_alpha,
-    mean_cohen,
     mean_size,
-    vote_correlation,
     with_interval,
 )
 from prb.stats.estimate import Floats, Ints, codes, share
@@ -51,10 +46,6 @@ POOR = 2.5
 GOOD_ALPHA = 0.667
 """Below this, Krippendorff (2004, Content Analysis) draws no conclusions at all."""
 NAMED_ITEMS = 8
-HALF_WIDTH = 0.05
-"""Precision of the preference share that a next study is planned for."""
-MANY_ANNOTATORS = 12
-"""Annotator pairs grow with the square; above this, mean Cohen's κ has no interval and single pairs are left out."""
 
 
 # --- the result ---
@@ -71,20 +62,12 @@ class StudyCounts(Struct, frozen=True, kw_only=True):
     """Annotators who failed their attention checks."""
 
 
-class RaterPair(Struct, frozen=True):
-    annotators: tuple[str, str]
-    kappa: float | None
-    n: int
-
-
-class QuestionAgreement(Struct, frozen=True, kw_only=True):
+class QuestionAgreement(Struct, frozen=True, omit_defaults=True):
     """Of ratings there is only Krippendorff's α, for ordinal values."""
 
     alpha: Coefficient
-    fleiss: Coefficient | UnsetType = UNSET
-    ac1: Coefficient | UnsetType = UNSET
-    cohen: Coefficient | UnsetType = UNSET
-    cohen_pairs: list[RaterPair] | UnsetType = UNSET
+    fleiss: Coefficient | None = None
+    ac1: Coefficient | None = None
 
 
 class Preference(Struct, frozen=True):
@@ -108,14 +91,6 @@ class Quality(Struct, frozen=True, kw_only=True):
     relevance: CriterionQuality
     helpfulness: CriterionQuality
 
-    @property
-    def parity(self) -> dict[str, Parity]:
-        return {name: parity for name in CRITERIA if (parity := getattr(self, name).parity)}
-
-    @property
-    def mirror_size(self) -> dict[str, Coefficient]:
-        return {name: size for name in CRITERIA if (size := getattr(self, name).mirror_size)}
-
 
 class PersonalShare(Struct, frozen=True):
     items: Estimate
@@ -132,12 +107,6 @@ class AnnotatorSummary(Struct, frozen=True, kw_only=True):
     checks: tuple[int, int]
 
 
-class ItemToDrop(Struct, frozen=True, kw_only=True):
-    item: str
-    reasons: list[str]
-    n: int
-
-
 class ItemSummary(Struct, frozen=True, kw_only=True):
     item: str
     n: int
@@ -145,15 +114,8 @@ class ItemSummary(Struct, frozen=True, kw_only=True):
     after: dict[str, int]
     difference: dict[str, int]
     means: dict[str, float | None]
-
-
-class NextStudy(Struct, frozen=True, kw_only=True):
-    """How many items the two main claims would need, given the spread seen here."""
-
-    items_for_parity: int | None
-    items_for_preference: int | None
-    half_width: float = HALF_WIDTH
-    vote_correlation: float | None
+    reasons: list[str]
+    """To drop the item; empty if annotators confirm it, or if fewer than two finished it."""
 
 
 class AgreementSummary(Struct, frozen=True, kw_only=True):
@@ -165,13 +127,15 @@ class AgreementSummary(Struct, frozen=True, kw_only=True):
     quality: Quality
     personal: PersonalShare
     annotators: list[AnnotatorSummary]
-    drop: list[ItemToDrop]
     ratings: dict[str, dict[str, list[int]]]
     """Per criterion and answer, how often each rating from 1 to 5 was given."""
     items: list[ItemSummary]
-    planning: NextStudy
     verdicts: dict[str, bool]
     """By requirement."""
+
+    @property
+    def drop(self) -> list[ItemSummary]:
+        return [item for item in self.items if item.reasons]
 
 
 def agree(config: AgreeConfig) -> AgreementSummary:
@@ -183,16 +147,12 @@ def agree(config: AgreeConfig) -> AgreementSummary:
     summary = summarize(read_judgments(config.study), margin=config.margin)
     if config.out:
         write_json(config.out, msgspec.to_builtins(summary))
-    require(required, summary)
-    return summary
-
-
-def require(required: Sequence[str], summary: AgreementSummary) -> None:
     says = claims(summary)
     if failed := [f"{name} does not hold: {says[name]}" for name in required if not summary.verdicts[name]]:
         error = GateFailed("; ".join(failed))
         error.result = summary
         raise error
+    return summary
 
 
 def read_judgments(where: str) -> list[Judgment]:
@@ -222,10 +182,14 @@ def summarize(rows: Sequence[Judgment], *, margin: float = 0.5, draws: int = 100
     unrevised = [r for r in kept if not r.revised]
     agreement = agreement_by_question(kept, unrevised, draws)
     preference = Preference(labeled_share(unrevised, "before"), labeled_share(kept, "after"))
-    quality, personal, alpha = equal_quality(unrevised, margin), personal_share(kept), agreement["after"].alpha.value
+    quality, alpha = equal_quality(unrevised, margin), agreement["after"].alpha.value
+    by_item = defaultdict[str, list[Judgment]](list)
+    for row in kept:
+        by_item[row.item].append(row)
+    personal = personal_share(by_item.values())
     return AgreementSummary(
         counts=StudyCounts(
-            items=len({r.item for r in kept}),
+            items=len(by_item),
             annotators=len({r.annotator for r in kept}),
             judgements=len(kept),
             finished=sum(r.after is not None for r in kept),
@@ -239,10 +203,14 @@ def summarize(rows: Sequence[Judgment], *, margin: float = 0.5, draws: int = 100
         quality=quality,
         personal=personal,
         annotators=annotator_summaries(kept, checks),
-        drop=items_to_drop(kept),
-        ratings=rating_counts(unrevised),
-        items=item_summaries(kept),
-        planning=next_study(quality, preference.after.value, kept),
+        ratings={
+            criterion: {
+                answer: [sum(r.ratings[answer][criterion] == n for r in unrevised if r.ratings) for n in RATINGS]
+                for answer in ANSWERS
+            }
+            for criterion in CRITERIA
+        },
+        items=[item_summary(item, votes) for item, votes in by_item.items()],
         verdicts={
             "parity": parity_claim(quality)[0],
             "preference": (preference.after.low or 0) > 0.5,
@@ -291,40 +259,23 @@ def agreement_by_question(
     def of_rating(row: Judgment, criterion: str) -> dict[str, int]:
         return {f"{row.item} {answer}": ratings[criterion] - 1 for answer, ratings in row.ratings.items()}
 
-    agreement = {
-        "before": vote_agreement(unrevised, partial(preference_vote, when="before"), draws),
-        "after": vote_agreement(kept, preference_vote, draws),
-        "difference": vote_agreement(kept, of_difference, draws),
-    }
+    agreement = {}
+    for name, rows, votes in (
+        ("before", unrevised, partial(preference_vote, when="before")),
+        ("after", kept, preference_vote),
+        ("difference", kept, of_difference),
+    ):
+        matrix, groups, _ = votes_matrix(rows, votes)
+        alpha, fleiss, ac1 = (
+            with_interval(partial(coefficient, values=3), matrix, groups, draws=draws)
+            for coefficient in (krippendorff_alpha, fleiss_kappa, gwet_ac1)
+        )
+        agreement[name] = QuestionAgreement(alpha, fleiss, ac1)
     ordinal = partial(krippendorff_alpha, values=len(RATINGS), ordinal=True)
     for criterion in CRITERIA:
         matrix, groups, _ = votes_matrix(unrevised, partial(of_rating, criterion=criterion))
-        agreement[criterion] = QuestionAgreement(alpha=with_interval(ordinal, matrix, groups, draws=draws))
+        agreement[criterion] = QuestionAgreement(with_interval(ordinal, matrix, groups, draws=draws))
     return agreement
-
-
-def vote_agreement(
-    rows: Sequence[Judgment], votes: Callable[[Judgment], Mapping[str, int]], draws: int
-) -> QuestionAgreement:
-    """Of votes for one of three values."""
-    matrix, groups, annotators = votes_matrix(rows, votes)
-    many = len(annotators) > MANY_ANNOTATORS
-
-    def measured(coefficient: Callable[..., float | None], draws: int = draws) -> Coefficient:
-        return with_interval(partial(coefficient, values=3), matrix, groups, draws=draws)
-
-    pairs = []
-    for b in range(0 if many else len(annotators)):
-        for a in range(b):
-            kappa, both = cohen_kappa(matrix[:, b], matrix[:, a], 3), (matrix[:, [a, b]] >= 0).all(axis=1)
-            pairs.append(RaterPair((annotators[a], annotators[b]), kappa, int(both.sum())))
-    return QuestionAgreement(
-        alpha=measured(krippendorff_alpha),
-        fleiss=measured(fleiss_kappa),
-        ac1=measured(gwet_ac1),
-        cohen=measured(mean_cohen, 0 if many else draws),
-        cohen_pairs=pairs,
-    )
 
 
 def labeled_share(rows: Sequence[Judgment], when: str) -> Estimate:
@@ -366,25 +317,23 @@ def majority(values: Sequence[str]) -> str | None:
     return top[0][0] if top and 2 * top[0][1] > len(values) else None
 
 
-def _by_item(rows: Sequence[Judgment]) -> dict[str, list[Judgment]]:
-    groups = defaultdict[str, list[Judgment]](list)
-    for r in rows:
-        groups[r.item].append(r)
-    return groups
-
-
-def personal_share(rows: Sequence[Judgment]) -> PersonalShare:
-    items = _by_item([r for r in rows if r.difference]).values()
-    is_personal = [majority([r.difference or "" for r in votes]) == "preference" for votes in items]
-    clusters = codes([votes[0].cluster for votes in items])
-    counts = Counter(r.difference for votes in items for r in votes)
-    return PersonalShare(share(np.array(is_personal, dtype=np.float64), clusters), {d: counts[d] for d in DIFFERENCES})
+def personal_share(items: Iterable[Sequence[Judgment]]) -> PersonalShare:
+    """From the judgments of each item."""
+    is_personal, clusters, counts = list[bool](), list[str](), Counter[str]()
+    for votes in items:
+        if differences := [r.difference for r in votes if r.difference]:
+            is_personal.append(majority(differences) == "preference")
+            clusters.append(votes[0].cluster)
+            counts.update(differences)
+    return PersonalShare(
+        share(np.array(is_personal, dtype=np.float64), codes(clusters)), {d: counts[d] for d in DIFFERENCES}
+    )
 
 
 def annotator_summaries(rows: Sequence[Judgment], checks: dict[str, tuple[int, int]]) -> list[AnnotatorSummary]:
     """Of everybody who finished an item."""
     matrix, _, annotators = votes_matrix(rows, preference_vote)
-    accuracy = dawid_skene(matrix, 3).accuracy if len(matrix) else np.zeros(0)
+    accuracy = dawid_skene(matrix, 3) if len(matrix) else np.zeros(0)
     finished = {name: [CREDIT[r.after] for r in rows if r.annotator == name and r.after] for name in annotators}
     return [
         AnnotatorSummary(
@@ -398,14 +347,10 @@ def annotator_summaries(rows: Sequence[Judgment], checks: dict[str, tuple[int, i
     ]
 
 
-def items_to_drop(rows: Sequence[Judgment]) -> list[ItemToDrop]:
-    """Items that annotators do not confirm, with every reason; an item needs two votes."""
-    drop = []
-    for item, votes in _by_item(rows).items():
-        after = [r.after for r in votes if r.after]
-        if len(after) < 2:
-            continue
-        reasons = []
+def item_summary(item: str, votes: Sequence[Judgment]) -> ItemSummary:
+    """The votes on an item, and every reason to drop it."""
+    after, reasons = [r.after for r in votes if r.after], list[str]()
+    if len(after) >= 2:
         preferred = majority(after)
         if preferred in ("rejected", "neither"):
             reasons.append(f"most prefer {'the other answer' if preferred == 'rejected' else 'neither'}")
@@ -417,46 +362,14 @@ def items_to_drop(rows: Sequence[Judgment]) -> list[ItemToDrop]:
             means = {c: _mean([r.ratings[answer][c] for r in votes if r.ratings]) for c in CRITERIA}
             poor = [c for c, mean in means.items() if mean and mean < POOR]
             reasons += [f"{c} of the {answer} answer is poor" for c in poor]
-        if reasons:
-            drop.append(ItemToDrop(item=item, reasons=reasons, n=len(after)))
-    return drop
-
-
-def rating_counts(rows: Sequence[Judgment]) -> dict[str, dict[str, list[int]]]:
-    criteria = dict.fromkeys(c for r in rows for ratings in r.ratings.values() for c in ratings)
-    counts = Counter((c, a, score) for r in rows for a, ratings in r.ratings.items() for c, score in ratings.items())
-    return {c: {a: [counts[c, a, rating] for rating in RATINGS] for a in ANSWERS} for c in criteria}
-
-
-def item_summaries(rows: Sequence[Judgment]) -> list[ItemSummary]:
-    return [
-        ItemSummary(
-            item=item,
-            n=len(votes),
-            before={p: sum(r.before == p for r in votes) for p in PREFERENCES},
-            after={p: sum(r.after == p for r in votes) for p in PREFERENCES},
-            difference=dict(sorted(Counter(r.difference for r in votes if r.difference).items())),
-            means={a: _mean([s for r in votes for s in r.ratings.get(a, {}).values()]) for a in ANSWERS},
-        )
-        for item, votes in _by_item(rows).items()
-    ]
-
-
-def next_study(quality: Quality, preferred: float | None, rows: Sequence[Judgment]) -> NextStudy:
-    """`preferred`: how often the labeled answer was."""
-    spreads = [parity.deviation for parity in quality.parity.values() if parity.deviation]
-    voted = [(r.item, CREDIT[r.after]) for r in rows if r.after]
-    overlap = len(voted) / max(1, len({item for item, _ in voted}))
-    credit = np.array([credit for _, credit in voted], dtype=np.float64)
-    correlation = vote_correlation(credit, codes([item for item, _ in voted])) if voted else None
-    needed = None
-    if preferred is not None and correlation is not None:
-        bounded = min(max(preferred, 0.05), 0.95)
-        needed = items_for_share(bounded, HALF_WIDTH, raters=max(1, round(overlap)), correlation=correlation)
-    return NextStudy(
-        items_for_parity=max((items_for_equivalence(s, quality.margin) for s in spreads), default=None),
-        items_for_preference=needed,
-        vote_correlation=correlation,
+    return ItemSummary(
+        item=item,
+        n=len(votes),
+        before={p: sum(r.before == p for r in votes) for p in PREFERENCES},
+        after={p: after.count(p) for p in PREFERENCES},
+        difference=dict(sorted(Counter(r.difference for r in votes if r.difference).items())),
+        means={a: _mean([s for r in votes for s in r.ratings.get(a, {}).values()]) for a in ANSWERS},
+        reasons=reasons,
     )
 
 
@@ -466,8 +379,8 @@ def _counted(n: int, noun: str) -> str:
 
 
 def verdict(summary: AgreementSummary) -> list[str]:
-    """Basis, claims, reliability, items to drop, and the size of a next study."""
-    counts, drop, plan = summary.counts, summary.drop, summary.planning
+    """Basis, claims, reliability and items to drop."""
+    counts, drop = summary.counts, summary.drop
     judgments, items = _counted(counts.judgements, "judgment"), _counted(counts.items, "item")
     basis = [f"{judgments} of {items} by {_counted(counts.annotators, 'annotator')}"]
     if counts.skipped:
@@ -492,16 +405,6 @@ def verdict(summary: AgreementSummary) -> list[str]:
         lines.append(f"{_counted(len(drop), 'item')} should be dropped or repaired: {names}.")
     else:
         lines.append("No item has to be dropped.")
-    needs = []
-    if plan.items_for_parity:
-        needs.append(f"{plan.items_for_parity} unmirrored items to show equal quality (80 % power)")
-    if plan.items_for_preference:
-        width = f"±{100 * plan.half_width:g} points"
-        needs.append(f"{plan.items_for_preference} items to know the preference share to {width}")
-    if needs:
-        lines.append(f"A next study like this one would need {' and '.join(needs)}.")
-    else:
-        lines.append("There is too little data to plan a next study.")
     return lines
 
 
@@ -515,8 +418,7 @@ def claims(summary: AgreementSummary) -> dict[str, str]:
         how = "agree" if after.alpha.value >= GOOD_ALPHA else "do not agree well enough"
         agreement = (
             f"Annotators {how} on the preference: Krippendorff’s α {_estimate(after.alpha)} (required: "
-            f"{GOOD_ALPHA}), Fleiss’ κ {_estimate(after.fleiss)}, Gwet’s AC1 {_estimate(after.ac1)}, "
-            f"mean Cohen’s κ {_estimate(after.cohen)}."
+            f"{GOOD_ALPHA}), Fleiss’ κ {_estimate(after.fleiss)}, Gwet’s AC1 {_estimate(after.ac1)}."
         )
     return {
         "preference": f"{who} prefer the labeled answer {_percent(summary.preference.after)} of the time.",
@@ -529,21 +431,21 @@ def claims(summary: AgreementSummary) -> dict[str, str]:
 def parity_claim(quality: Quality) -> tuple[bool, str]:
     """Whether both answers are shown to be equally good, and the numbers."""
     holds, claims, margin = [], [], f"{quality.margin:g} points"
-    if quality.parity:
+    of = {name: getattr(quality, name) for name in CRITERIA}
+    if parities := {name: criterion.parity for name, criterion in of.items() if criterion.parity}:
         each = []
-        for criterion, parity in quality.parity.items():
+        for criterion, parity in parities.items():
             text = "too few"
             if parity.p is not None:
                 effect = "" if parity.effect is None else f", d {parity.effect:+.2f}"
                 text = f"{parity.mean:+.2f} [{parity.low:+.2f}, {parity.high:+.2f}]{effect}, p {parity.p:.3f}"
             each.append(f"{criterion} {text}")
-        holds.append(all(parity.equivalent for parity in quality.parity.values()))
+        holds.append(all(parity.equivalent for parity in parities.values()))
         how = "" if holds[-1] else "not shown to be "
         claims.append(f"The answers are {how}equally good within ±{margin}: {', '.join(each)}.")
-    if quality.mirror_size:
-        each = [f"{criterion} {_estimate(size)}" for criterion, size in quality.mirror_size.items()]
-        sizes = quality.mirror_size.values()
-        holds.append(all(size.high is not None and size.high < quality.margin for size in sizes))
+    if sizes := {name: criterion.mirror_size for name, criterion in of.items() if criterion.mirror_size}:
+        each = [f"{criterion} {_estimate(size)}" for criterion, size in sizes.items()]
+        holds.append(all(size.high is not None and size.high < quality.margin for size in sizes.values()))
         how = "differ by" if holds[-1] else "are not shown to differ by"
         claims.append(f"Answers to mirrored questions {how} less than {margin} on average: {', '.join(each)}.")
     return bool(holds) and all(holds), " ".join(claims) or "Nothing has been rated yet, so equal quality is not shown."
@@ -555,7 +457,7 @@ def _percent(e: Estimate) -> str:
     return f"{100 * e.value:.1f} % [{100 * e.low:.1f}, {100 * e.high:.1f}]"
 
 
-def _estimate(e: Coefficient | UnsetType) -> str:
+def _estimate(e: Coefficient | None) -> str:
     if not e or e.value is None:
         return "undefined"
     return f"{e.value:.2f}" + ("" if e.low is None else f" [{e.low:.2f}, {e.high:.2f}]")

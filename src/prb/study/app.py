@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -16,27 +17,23 @@ import sqlalchemy as sa
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
-from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import ClientDisconnect
 
 from prb.errors import BadInput
 from prb.hashing import draw
 from prb.serving import http
-from prb.study.admin import ADMIN, LiveAgreement
+from prb.study.admin import ADMIN
 from prb.study.config import CRITERIA, DemoConfig, NewConfig, ServeConfig
-from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, Database, open_study, replace_password, sha256
+from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, Database, open_study, replace_password
 from prb.study.design import new_study
-from prb.study.judgments import numbered_reply, store_reply
+from prb.study.judgments import store_reply
 from prb.study.site import COLLECT, PAGES, Refused, Site
 
 log = logging.getLogger("prb.study")
 
-CLIENT_LEFT = 499
-"""Nobody reads it; it keeps a client that leaves in mid-form out of the log."""
 SESSION_SECONDS = 30 * 86400
 MAX_BODY = 256 * 1024
 """Bytes of a form; the longest text allowed takes at most a third of it."""
@@ -61,22 +58,13 @@ NOT_SAVED = (
     "filled in is still there."
 )
 OUR_FAULT = "This is our fault, and it has been logged. Everything you saved is kept; go back and try again."
-POSTS = (
-    "I have stopped finishing books out of duty. If page forty has not got me, it goes to the charity shop.",
-    "Please no more apps for this. I want a sheet of paper on the fridge that everybody can read.",
-    "Took the slow train on purpose and saw two herons. Would do it again, delay and all.",
-)
-WISHES = (
-    "Short, and no lecture. One thing I can do today.",
-    "Give me the reasons, not just the advice, and be honest.",
-)
 CARELESS = 3
 """Index of the annotator who clicks through, so that the demo has something to flag."""
 
 
 def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.site, app.state.agreement = site, LiveAgreement(site)
+    app.state.site = site
     app.add_middleware(
         SessionMiddleware,
         secret_key=site.secret,
@@ -94,7 +82,7 @@ def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     for router in (PAGES, *([COLLECT] if site.kind == "collect" else []), ADMIN):
         app.include_router(router)
 
-    for kind in (Refused, RequestValidationError, HTTPException, ClientDisconnect, OperationalError, Exception):
+    for kind in (Refused, RequestValidationError, HTTPException, OperationalError, Exception):
         app.add_exception_handler(kind, partial(explain, site))
     return app
 
@@ -108,8 +96,6 @@ async def explain(site: Site, request: Request, error: Exception) -> Response:
             headers = {"retry-after": "5"} if status == 429 else {}
             if status == 401 and request.url.path.startswith("/admin"):
                 return site.page(request, "login.html", status, wrong="")
-        case ClientDisconnect():
-            return Response(status_code=CLIENT_LEFT)
         case RequestValidationError():  # an id out of range
             status, (heading, text) = 404, HTTP_ERRORS[404]
         case HTTPException():
@@ -162,9 +148,9 @@ def run_demo(config: DemoConfig, ready: Callable[[DemoReady], None]) -> None:
     """Create, fill, serve; a temporary file is deleted when the server stops."""
     with tempfile.TemporaryDirectory() as folder:
         where = config.out or str(Path(folder) / "demo.db")
-        study = new_study(NewConfig(kind=config.kind, out=where, limit=24, annotators=6))
+        study = new_study(NewConfig(out=where, limit=24, annotators=6))
         with closing(open_study(where)) as database:
-            fill(database, config.kind)
+            fill(database)
         token = list(study.links.values())[-1].rpartition("/")[2]
         serve(
             ServeConfig(study=where, port=config.port),
@@ -172,59 +158,40 @@ def run_demo(config: DemoConfig, ready: Callable[[DemoReady], None]) -> None:
         )
 
 
-def fill(database: Database, kind: str) -> None:
+def fill(database: Database) -> None:
     """Simulate replies of all annotators but the last, the most from the first ones."""
-    simulate = _judge if kind == "validate" else _take_part
     with database.write() as connection:
-        annotators = connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)).all()
+        annotators = connection.scalars(sa.select(ANNOTATOR.c.id).order_by(ANNOTATOR.c.id)).all()
         for n, annotator in enumerate(annotators[:-1]):
-            simulate(connection, annotator, n)
+            rows = connection.execute(
+                sa.select(ASSIGNMENT.c.id, ASSIGNMENT.c.flipped, ITEM.c.key, ITEM.c.is_check)
+                .join_from(ASSIGNMENT, ITEM)
+                .where(ASSIGNMENT.c.annotator == annotator)
+                .order_by(ASSIGNMENT.c.position)
+            ).all()
+            for row in rows[: len(rows) - 2 * n]:
+                spent, *replies = simulated(row, n)
+                for step, reply in enumerate(replies, 1):
+                    times = {"seconds": spent, "active": spent * 0.9}
+                    store_reply(connection, annotator, row.id, step, reply, last=step == len(replies), **times)
 
 
-def _judge(connection: Connection, annotator: Any, n: int) -> None:
-    rows = connection.execute(
-        sa.select(ASSIGNMENT.c.id, ASSIGNMENT.c.flipped, ITEM.c.key, ITEM.c.is_check)
-        .join_from(ASSIGNMENT, ITEM)
-        .where(ASSIGNMENT.c.annotator == annotator.id)
-        .order_by(ASSIGNMENT.c.position)
-    ).all()
+def simulated(row: Any, n: int) -> tuple[float, dict[str, str], dict[str, str]]:
+    """What annotator n says of an item in two steps, and how many seconds each takes."""
     careless = n == CARELESS
-    for row in rows[: len(rows) - 2 * n]:
-        dice = [draw(n, row.key, what) % 100 for what in range(12)]
-        labeled, other = ("B", "A") if row.flipped else ("A", "B")
-        easy = draw(0, "easy", row.key) % 4 > 0
-        chances = (55, 55) if careless else (92 if easy else 40, 96)
-        before, after = (labeled if dice[k] < chance else other for k, chance in enumerate(chances))
-        fields = [(answer, criterion) for answer in "AB" for criterion in CRITERIA]
-        ratings = {}
-        for (answer, criterion), die in zip(fields, dice[2:8], strict=True):
-            # both answers of an item are about equally good, and most annotators see how good
-            rating = 3 + draw(0, "good", row.key, criterion) % 3 + (die > 88) - (die < 12)
-            ratings[f"{answer}-{criterion}"] = str(min(5, rating))
-        if row.is_check and not careless:
-            before, ratings[f"{other}-relevance"] = labeled, "1"
-        sure = "3" if dice[8] > 40 else "2"
-        uneven = draw(0, "uneven", row.key) % 12 == 0  # a few items do differ in quality, and most annotators notice
-        difference = ("quality" if uneven else "preference") if dice[9] < 88 else "unclear"
-        spent = (9.0 if careless else 48.0) + dice[10] / 2
-        steps = ({**ratings, "prefer": before}, {"prefer": after, "sure": sure, "difference": difference})
-        for step, reply in enumerate(steps, 1):
-            last = step == 2
-            store_reply(connection, annotator.id, row.id, step, reply, last=last, seconds=spent, active=spent * 0.9)
-
-
-def _take_part(connection: Connection, annotator: Any, n: int) -> None:
-    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator.id).values(consented=annotator.created))
-    for text in POSTS[: 2 + n % 2]:
-        post = f"{text} ({n + 1})" if n else text
-        row = {"annotator": annotator.id, "digest": sha256(post), "text": post, "at": annotator.created}
-        connection.execute(sa.insert(POST).values(**row))
-    items = connection.execute(sa.select(ITEM).where(ITEM.c.owner.is_(None)).order_by(ITEM.c.id)).all()
-    for position, item in enumerate(sorted(items, key=lambda i: draw(n, "take", i.key))[: 5 - n]):
-        values = {"annotator": annotator.id, "item": item.id, "position": position, "flipped": False}
-        assignment = connection.scalar(sa.insert(ASSIGNMENT).values(**values).returning(ASSIGNMENT.c.id)) or 0
-        dice = [draw(n, item.key, k) % 3 for k in range(3)]
-        compared = {"A-rating": str(3 + dice[0]), "B-rating": str(3 + dice[1]), "best": "AB"[dice[0] <= dice[1]]}
-        steps = ({"narrative": WISHES[n % 2]}, numbered_reply(compared, annotator.pseudonym, item.content))
-        for step, reply in enumerate(steps, 1):
-            store_reply(connection, annotator.id, assignment, step, reply, last=step == 2, seconds=60.0, active=50.0)
+    dice = [draw(n, row.key, what) % 100 for what in range(12)]
+    labeled, other = ("B", "A") if row.flipped else ("A", "B")
+    easy = draw(0, "easy", row.key) % 4 > 0
+    chances = (55, 55) if careless else (92 if easy else 40, 96)
+    before, after = (labeled if dice[k] < chance else other for k, chance in enumerate(chances))
+    ratings = {}
+    for (answer, criterion), die in zip(product("AB", CRITERIA), dice[2:8], strict=True):
+        # both answers of an item are about equally good, and most annotators see how good
+        rating = 3 + draw(0, "good", row.key, criterion) % 3 + (die > 88) - (die < 12)
+        ratings[f"{answer}-{criterion}"] = str(min(5, rating))
+    if row.is_check and not careless:
+        before, ratings[f"{other}-relevance"] = labeled, "1"
+    uneven = draw(0, "uneven", row.key) % 12 == 0  # a few items do differ in quality, and most annotators notice
+    difference = ("quality" if uneven else "preference") if dice[9] < 88 else "unclear"
+    spent = (9.0 if careless else 48.0) + dice[10] / 2
+    return spent, {**ratings, "prefer": before}, {"prefer": after, "difference": difference}

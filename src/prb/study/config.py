@@ -40,7 +40,6 @@ class Judgment(msgspec.Struct, frozen=True, kw_only=True):
     before: str | None
     after: str | None
     """The preference before and after the rubric was shown."""
-    sure: int | None
     difference: str | None
     skipped: str | None
     skipped_words: str | None
@@ -146,8 +145,6 @@ class DemoConfig(Settings):
 
     verb: ClassVar[str] = "study demo"
 
-    kind: Kind = "validate"
-    """Kind of study."""
     out: str = ""
     """Where to keep it. Default: a temporary file that is deleted at the end."""
     port: Port = DEFAULT_PORT

@@ -213,10 +213,6 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def new_pseudonym() -> str:
-    return f"p-{secrets.token_hex(5)}"
-
-
 def hash_password(password: str) -> str:
     from argon2 import PasswordHasher
 

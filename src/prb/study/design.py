@@ -6,8 +6,9 @@ Assignments are balanced by construction and determined by the seed.
 from __future__ import annotations
 
 import os
+import secrets
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -18,12 +19,11 @@ import sqlalchemy as sa
 
 from prb.data.load import load, sample_rows
 from prb.data.retrieve import RANKERS, top_posts
-from prb.data.source import open_source
 from prb.errors import BadInput, RunConflict, redact_options
 from prb.hashing import draw
 from prb.study import database as db
 from prb.study.config import NewConfig
-from prb.study.judgments import has_rubric
+from prb.study.judgments import LETTERS, has_rubric
 from prb.text.words import words
 from prb.types import Item, Pair
 
@@ -39,8 +39,6 @@ PRACTICE: Row = orjson.loads((TEXTS / "practice.json").read_bytes())
 """Shown first and never counted, so that annotators learn the form before it matters."""
 Edge = tuple[int, int]
 """An annotator and an item, both by position."""
-Node = tuple[str, int]
-"""Either of them: its kind, a or i, and its position."""
 
 
 class Assignment(NamedTuple):
@@ -62,20 +60,20 @@ class NewStudy(NamedTuple):
 
 
 def new_study(config: NewConfig) -> NewStudy:
+    validate = config.kind == "validate"
     try:
-        consent = (TEXTS / "consent.txt").read_text("utf-8").strip() if config.kind == "collect" else ""
+        consent = "" if validate else (TEXTS / "consent.txt").read_text("utf-8").strip()
         consent = config.consent.read_text("utf-8") if config.consent else consent
     except OSError as error:
         raise BadInput(f"--consent {config.consent}: {error.strerror}") from None
-    items = collect_items(config) if config.kind == "collect" else validate_items(config)
+    items = validate_items(config) if validate else collect_items(config)
     if not items:
         raise BadInput(f"{config.dataset} has no question with at least two answers, or --limit leaves none")
     counted = sum(not item["is_check"] for item in items)
-    assignments, rubric, practice = list[Assignment](), False, config.kind == "validate" and bool(PRACTICE)
-    if config.kind == "validate":
+    assignments, rubric, practice = list[Assignment](), False, validate and bool(PRACTICE)
+    if validate:
         rubric = any(has_rubric(item["content"]) for item in items)
-        groups = [item["content"]["group"] for item in items[:counted]]
-        checks = len(items) - counted
+        groups, checks = [item["content"]["group"] for item in items[:counted]], len(items) - counted
         assignments = assign(groups, annotators=config.annotators, overlap=config.overlap, checks=checks)
     judgements = sum(a.item < counted for a in assignments)
     if practice:
@@ -84,9 +82,7 @@ def new_study(config: NewConfig) -> NewStudy:
         items.append({"key": "practice", "cluster": "practice", "is_check": False, "content": content})
     given_password = os.environ.get(PASSWORD_VARIABLE) or None
     password = given_password or db.new_token()[: db.PASSWORD_LENGTH]
-    tokens, public = [db.new_token() for _ in range(config.annotators)], db.new_token()
-    noun = "Annotator" if config.kind == "validate" else "Participant"
-    now = time.time()
+    tokens, public, now = [db.new_token() for _ in range(config.annotators)], db.new_token(), time.time()
     study = {
         "id": 1,
         "kind": config.kind,
@@ -98,7 +94,12 @@ def new_study(config: NewConfig) -> NewStudy:
         "public_hash": db.sha256(public) if config.public else None,
     }
     annotators: list[Row] = [
-        {"name": f"{noun} {n}", "token_hash": db.sha256(token), "pseudonym": db.new_pseudonym(), "created": now}
+        {
+            "name": f"{'Annotator' if validate else 'Participant'} {n}",
+            "token_hash": db.sha256(token),
+            "pseudonym": f"p-{secrets.token_hex(5)}",
+            "created": now,
+        }
         for n, token in enumerate(tokens, 1)
     ]
     store(config.out, study, items, annotators, assignments)
@@ -152,41 +153,40 @@ def attention_checks(items: Sequence[Row], count: int) -> list[Row]:
 
 
 def collect_items(config: NewConfig) -> list[Row]:
-    """One item per question, with all its distinct answers in the dataset, which holds pairs or rated answers."""
-    first_row = next(iter(open_source(config.dataset).rows()), None)
-    rated = first_row is not None and isinstance(first_row.data, dict) and "rating" in first_row.data
-    dataset = load(config.dataset, task="ratings" if rated else "pairs")
-    questions = [item.question for item in dataset]
+    """One item per question, with all its distinct answers in the dataset, or the first 26 of them."""
+    dataset = load(config.dataset)
+    questions = [pair.question for pair in dataset]
     sample = frozenset(sample_rows(questions, questions, config.limit or len(questions), SEED))
     answers: dict[str, dict[str, None]] = {}
     first: dict[str, Item] = {}
-    for n, item in enumerate(dataset):
+    for n, pair in enumerate(dataset):
         if n in sample:
-            answers.setdefault(item.question, {}).update(dict.fromkeys(item.answers))
-            first.setdefault(item.question, item)
+            answers.setdefault(pair.question, {}).update(dict.fromkeys(pair.answers))
+            first.setdefault(pair.question, pair)
     return [
         {
-            "key": first[question].id,
-            "cluster": first[question].id,
+            "key": pair.id,
+            "cluster": pair.id,
             "is_check": False,
-            "content": {"question": question, "answers": list(texts), "category": first[question].category},
+            "content": {
+                "question": question,
+                "answers": list(answers[question])[: len(LETTERS)],
+                "category": pair.category,
+            },
         }
-        for question, texts in answers.items()
-        if len(texts) > 1
+        for question, pair in first.items()
+        if len(answers[question]) > 1
     ]
 
 
 def store(where: str, study: Row, items: list[Row], annotators: list[Row], assignments: Sequence[Assignment]) -> None:
-    path = None if "://" in where else Path(where)
-    if path and not path.parent.exists():
-        raise BadInput(f"{path.parent} does not exist")
-    created = path is not None and not path.exists()
+    if "://" not in where and not Path(where).parent.exists():
+        raise BadInput(f"{Path(where).parent} does not exist")
     database = db.Database(where)
     try:
         with database.write() as connection:
             db.METADATA.create_all(connection)
             if connection.scalar(sa.select(db.STUDY.c.id)) is not None:
-                created = False  # another process created it a moment ago
                 raise RunConflict(f"{redact_options(where)} already holds a study; choose another --out")
             connection.execute(sa.insert(db.SCHEMA).values(version_num=db.VERSION))
             connection.execute(sa.insert(db.STUDY).values(**study))
@@ -198,13 +198,10 @@ def store(where: str, study: Row, items: list[Row], annotators: list[Row], assig
                 rows = [{**a._asdict(), "annotator": ids[a.annotator], "item": item_ids[a.item]} for a in assignments]
                 connection.execute(sa.insert(db.ASSIGNMENT), rows)
             db.log(connection, "study made", items=len(items), annotators=len(annotators))
-        created = False
     except sa.exc.DBAPIError as error:
         raise BadInput(f"{redact_options(where)} cannot hold a study: {error.orig}".strip()) from None
     finally:
         database.close()
-        if path and created:
-            path.unlink(missing_ok=True)
 
 
 def assign(groups: Sequence[str], *, annotators: int, overlap: int, checks: int, seed: int = SEED) -> list[Assignment]:
@@ -251,31 +248,26 @@ def balance_loads(groups: Sequence[str], *, annotators: int, overlap: int, seed:
 def balance_orders(edges: Sequence[Edge], *, seed: int) -> dict[Edge, bool]:
     """Which answer comes first, random but balanced: for every annotator and every item the two orders differ by ≤ 1.
 
-    Annotators and items are a bipartite graph. Odd nodes get an edge to a dummy node of the other side, so every
-    node is even; walking closed trails and alternating along them then halves the edges at each node exactly.
+    The edges of an annotator, and those of an item, are joined in pairs that get opposite orders. An edge is in at most
+    one pair of either kind, and kinds alternate along a chain of pairs, so a chain that closes has even length.
     """
     shuffled = sorted(edges, key=lambda e: draw(seed, "edge", *e))
-    ends: list[tuple[Node, Node]] = [(("a", a), ("i", i)) for a, i in shuffled]
-    degree = Counter(node for edge in ends for node in edge)
-    odd = [node for node, count in degree.items() if count % 2]
-    ends += [(node, ("i", -1)) if node[0] == "a" else (("a", -1), node) for node in odd]
-    if sum(node[0] == "a" for node in odd) % 2:
-        ends.append((("a", -1), ("i", -1)))
-    touching = defaultdict[Node, list[int]](list)
-    for n, (left, right) in enumerate(ends):
-        touching[left].append(n)
-        touching[right].append(n)
-    color: list[bool | None] = [None] * len(ends)
-    for start in list(touching):  # every degree is even, so each trail ends where it began
-        node, turn = start, draw(seed, "trail", start) % 2 == 0
-        while True:
-            free = touching[node]
-            while free and color[free[-1]] is not None:
-                free.pop()
-            if not free:
-                break
-            edge = free.pop()
-            color[edge], turn = turn, not turn
-            left, right = ends[edge]
-            node = right if node == left else left
-    return {edge: bool(color[n]) for n, edge in enumerate(shuffled)}
+    partners = defaultdict[Edge, list[Edge]](list)
+    for side in (0, 1):
+        waiting: dict[int, Edge] = {}
+        for edge in shuffled:
+            if other := waiting.pop(edge[side], None):
+                partners[edge].append(other)
+                partners[other].append(edge)
+            else:
+                waiting[edge[side]] = edge
+    flipped: dict[Edge, bool] = {}
+    for start in shuffled:
+        if start not in flipped:
+            flipped[start], chain = draw(seed, "order", *start) % 2 == 0, [start]
+            for edge in chain:  # grows as it is followed
+                for other in partners[edge]:
+                    if other not in flipped:
+                        flipped[other] = not flipped[edge]
+                        chain.append(other)
+    return flipped

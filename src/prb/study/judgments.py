@@ -6,22 +6,19 @@ export holds it.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from io import BytesIO
-from itertools import chain, count, groupby, islice, product
+from itertools import groupby
 from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
-from zipfile import ZIP_DEFLATED, ZipFile
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from prb.errors import BadInput
 from prb.hashing import draw
-from prb.runs import is_draft, json_line, read_json, write_json, write_lines, writing
+from prb.runs import read_json, write_json, write_lines, writing
 from prb.study.config import CRITERIA, ExportConfig, Judgment
 from prb.study.database import ANNOTATOR, ASSIGNMENT, AUDIT, ITEM, POST, REPLY, log, open_study, study_row
 
@@ -36,12 +33,12 @@ SKIP_REASONS = {
 }
 MAX_TEXT = 20_000
 """Characters of a post, a question or a wish; longer ones are refused, never cut."""
-EXPORTED_ELSEWHERE = frozenset({"ratings", "prefer", "sure", "difference", "skip", "words"})
+EXPORTED_ELSEWHERE = frozenset({"ratings", "prefer", "difference", "skip", "words"})
 """Fields of a validation reply that have a column of their own; every other field is exported under its own name."""
-COLLECTED_ELSEWHERE = frozenset({"narrative", "ratings", "best", "worst", "skip", "words"})
+COLLECTED_ELSEWHERE = frozenset({"narrative", "ratings", "best", "skip", "words"})
 """The same of a collection; every other field is exported in `replies`: a name may mean something else in a dataset."""
-TAKEN_NAMES = frozenset({"token", "active", "ratings", "skip", "words"})
-"""What forms and stored replies hold besides the questions."""
+LETTERS = ascii_uppercase
+"""Names of the answers on the page."""
 TAKEN_KEYS = "jknsu"
 """Shortcuts with another meaning: next, previous, neither, skip, undo."""
 
@@ -65,7 +62,6 @@ class FormField(NamedTuple):
 
 SCALE = tuple(FormOption(str(n), str(n), str(n)) for n in range(1, 6))
 PREFERENCE = (FormOption("A", "Answer A", "a"), FormOption("B", "Answer B", "b"), FormOption("neither", "Neither", "n"))
-SURE = (FormOption("1", "A guess", "1"), FormOption("2", "Fairly sure", "2"), FormOption("3", "Certain", "3"))
 DIFFERENCE = (
     FormOption("preference", "Personal preference", "p"),
     FormOption("quality", "Quality", "q"),
@@ -88,44 +84,19 @@ def form_fields(kind: str, step: int, content: Mapping[str, Any]) -> list[FormFi
     return validate_fields(step, rubric=has_rubric(content))
 
 
-def check_fields(kind: str) -> None:
-    """Refuse a question whose reply could not be stored or exported, before anybody is asked."""
-    for step, rubric in product((1, 2), ([], ["any"])):
-        for field in form_fields(kind, step, {"answers": ["", "", ""], "rubric": rubric, "narrative": ""}):
-            if problem := field_problem(kind, field):
-                raise BadInput(f"study question {field.name!r}: {problem}")
-
-
-def field_problem(kind: str, field: FormField) -> str | None:
-    taken = TAKEN_NAMES | (set(Judgment.__struct_fields__) - EXPORTED_ELSEWHERE if kind == "validate" else set())
-    named = re.fullmatch("([A-Z]+-)?([a-z][a-z0-9_]*)", field.name)
-    if not named:
-        return "a name is lower-case letters, digits and _, such as how_long; ratings of answer A begin with A-"
-    if field.name in taken:
-        return "this name is taken"
-    if named[1] and not (field.options and all(option.value.isdecimal() for option in field.options)):
-        return "what is asked of one answer is a rating; its options must be numbers"
-    if named[1] and kind == "collect" and named[2] != "rating":
-        return "a collection has one rating per answer, A-rating"
-    return None
-
-
 def validate_fields(step: int, *, rubric: bool = True) -> list[FormField]:
     """Step 1: quality and preference from the posts alone. Step 2: the preference again, with the rubric shown."""
-    reasons = [
-        FormField("sure", "How sure are you?", SURE),
-        FormField("difference", "What is the main difference between the answers?", DIFFERENCE),
-    ]
+    difference = FormField("difference", "What is the main difference between the answers?", DIFFERENCE)
     if step > 1:
         again = "Now that you know this: which answer would this user prefer?"
-        return [FormField("prefer", again, PREFERENCE), *reasons]
+        return [FormField("prefer", again, PREFERENCE), difference]
     ratings = [
         FormField(f"{answer}-{name}", name.capitalize(), SCALE, hint, ("poor", "excellent"))
         for answer in "AB"
         for name, hint in CRITERIA.items()
     ]
     prefer = FormField("prefer", "Which answer would this user prefer?", PREFERENCE)
-    return [*ratings, prefer] if rubric else [*ratings, prefer, *reasons]
+    return [*ratings, prefer] if rubric else [*ratings, prefer, difference]
 
 
 def collect_fields(step: int, answers: int) -> list[FormField]:
@@ -133,22 +104,12 @@ def collect_fields(step: int, answers: int) -> list[FormField]:
     if step == 1:
         hint = "What should it contain, how should it sound, what should it leave out, and why?"
         return [FormField("narrative", "What would make an answer a good one for you?", hint=hint)]
-    names = letters(answers)
+    names = LETTERS[:answers]
     ends = ("not at all", "perfectly")
     fields = [FormField(f"{name}-rating", "How well does it suit you?", SCALE, ends=ends) for name in names]
-    keys = {name: name.lower() if len(name) == 1 and name.lower() not in TAKEN_KEYS else "" for name in names}
-    each = [FormOption(name, f"Answer {name}", key) for name, key in keys.items()]
-    fields.append(FormField("best", "Which one do you prefer?", (*each, FormOption("neither", "No preference", "n"))))
-    if answers > 2:
-        options = (*each, FormOption("neither", "Can’t say", "n"))
-        fields.append(FormField("worst", "Which one suits you least?", options))
-    return fields
-
-
-def letters(answers: int) -> list[str]:
-    """Names of the answers on the page: A to Z, then AA, AB, …"""
-    names = chain.from_iterable(map("".join, product(ascii_uppercase, repeat=length)) for length in count(1))
-    return list(islice(names, answers))
+    each = [FormOption(a, f"Answer {a}", a.lower() if a.lower() not in TAKEN_KEYS else "") for a in names]
+    options = (*each, FormOption("neither", "No preference", "n"))
+    return [*fields, FormField("best", "Which one do you prefer?", options)]
 
 
 def check_reply(fields: Sequence[FormField], form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -165,8 +126,6 @@ def check_reply(fields: Sequence[FormField], form: Mapping[str, str]) -> tuple[d
             wrong[field.name] = too_long(value)
         else:
             reply[field.name] = value
-    if reply.get("best") not in (None, "neither") and reply.get("best") == reply.get("worst"):
-        wrong["worst"] = "The best answer cannot also be the worst one"
     return reply, wrong
 
 
@@ -195,26 +154,15 @@ def shown_order(pseudonym: str, content: Mapping[str, Any]) -> list[int]:
 
 def numbered_reply(reply: Mapping[str, str], pseudonym: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """A collection reply with answer numbers in place of letters, so that it does not depend on the order shown."""
-    order = shown_order(pseudonym, content)
-    number = dict(zip(letters(len(order)), order, strict=True))
+    number = dict(zip(LETTERS, shown_order(pseudonym, content), strict=False))
     numbered: dict[str, Any] = {}
     for key, value in reply.items():
         letter, dash, _ = key.partition("-")
         if dash:
-            numbered.setdefault("ratings", [None] * len(order))[number[letter]] = int(value)
+            numbered.setdefault("ratings", [None] * len(number))[number[letter]] = int(value)
         else:
-            numbered[key] = number.get(value) if key in ("best", "worst") else value
+            numbered[key] = number.get(value) if key == "best" else value
     return numbered
-
-
-def letter_reply(reply: Mapping[str, Any], pseudonym: str, content: Mapping[str, Any]) -> dict[str, str]:
-    """The inverse of `numbered_reply`, for a form that is filled in again."""
-    order = shown_order(pseudonym, content)
-    letter = dict(zip(order, letters(len(order)), strict=True))
-    values = {key: str(value) for key, value in reply.items() if key not in ("best", "worst", "ratings")}
-    values |= {key: letter.get(reply[key], "neither") for key in ("best", "worst") if key in reply}
-    values |= {f"{letter[n]}-rating": str(value) for n, value in enumerate(reply.get("ratings", ()))}
-    return values
 
 
 class CurrentStep(NamedTuple):
@@ -268,8 +216,8 @@ def assigned_content(connection: Connection, annotator: int, assignment: int) ->
     return connection.scalar(items.where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator))
 
 
-Stored = Literal["saved", "repeated", "kept", "missing"]
-"""Saved; saved before with the same content; an earlier reply is kept; there is no such assignment."""
+Stored = Literal["saved", "kept", "missing"]
+"""Saved, now or before; an earlier reply is kept; there is no such assignment."""
 
 
 def store_reply(
@@ -291,7 +239,7 @@ def store_reply(
     replies = sa.select(REPLY.c.step, REPLY.c.fields).where(REPLY.c.assignment == assignment)
     stored = {r.step: r.fields for r in connection.execute(replies)}
     if step in stored:
-        return "repeated" if stored[step] == reply else "kept"
+        return "saved" if stored[step] == reply else "kept"
     if row.done or step != len(stored) + 1:
         return "kept"
     values = {"assignment": assignment, "step": step, "fields": dict(reply), "seconds": seconds, "active": active}
@@ -302,7 +250,7 @@ def store_reply(
     return "saved"
 
 
-def undo_reply(connection: Connection, annotator: int) -> bool:
+def undo_reply(connection: Connection, annotator: int) -> None:
     """Take back the latest reply. Taking back step 1, after step 2 was shown, marks the assignment as revised."""
     row = connection.execute(
         sa.select(REPLY.c.assignment, REPLY.c.step, REPLY.c.fields, ASSIGNMENT.c.revised)
@@ -313,14 +261,13 @@ def undo_reply(connection: Connection, annotator: int) -> bool:
         .with_for_update()
     ).first()
     if row is None:
-        return False
+        return
     connection.execute(sa.delete(REPLY).where(REPLY.c.assignment == row.assignment, REPLY.c.step == row.step))
     revised = row.revised or (row.step == 1 and "skip" not in row.fields)
     connection.execute(
         sa.update(ASSIGNMENT).where(ASSIGNMENT.c.id == row.assignment).values(done=False, revised=revised)
     )
     log(connection, "undone", annotator=annotator, assignment=row.assignment, step=row.step, reply=row.fields)
-    return True
 
 
 def undone_reply(connection: Connection, annotator: int, now: CurrentStep) -> dict[str, Any]:
@@ -337,44 +284,26 @@ def undone_reply(connection: Connection, annotator: int, now: CurrentStep) -> di
 
 
 # --- export: one snapshot, even while annotators work ---
-def study_tables(connection: Connection) -> tuple[Row, dict[str, list[Row]]]:
-    """What a study is, and what it holds so far: the rows of each file of an export."""
-    study = study_row(connection)
-    if study.kind == "validate":
-        tables = {JUDGMENTS_FILE: [judgment.row() for judgment in judgments(connection)]}
-    else:
-        tables = collected_tables(connection)
-    about = {key: getattr(study, key) for key in ("kind", "title", "created", "settings")}
-    about |= {"exported": time.time(), "rows": {name: len(rows) for name, rows in tables.items()}}
-    return about, tables
-
-
 def export(config: ExportConfig) -> dict[str, int]:
-    """Write the files; returns the number of rows in each."""
+    """Write what a study is and what it holds so far; returns the number of rows in each file."""
     with closing(open_study(config.study)) as database, database.read() as connection:
-        about, tables = study_tables(connection)
-    folder = config.out
+        study = study_row(connection)
+        if study.kind == "validate":
+            tables = {JUDGMENTS_FILE: [judgment.row() for judgment in judgments(connection)]}
+        else:
+            tables = collected_tables(connection)
+    rows, folder = {name: len(table) for name, table in tables.items()}, config.out
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if not all(is_draft(entry) for entry in folder.iterdir()):
-            previous = read_json(folder / STUDY_FILE) if (folder / STUDY_FILE).is_file() else {}
-            if previous.get("created") != about["created"]:
-                raise BadInput(f"{folder} exists and is not an export of this study; choose another --out")
-    write_json(folder / STUDY_FILE, about)  # first, so that an interrupted export can be repeated
-    for name, rows in tables.items():
-        write_lines(folder / name, rows)
-    return dict(about["rows"])
-
-
-def export_archive(connection: Connection) -> bytes:
-    """The files of an export as a ZIP archive, for the browser."""
-    about, tables = study_tables(connection)
-    content = BytesIO()
-    with ZipFile(content, "w", ZIP_DEFLATED) as archive:
-        archive.writestr(STUDY_FILE, json_line(about))
-        for name, rows in tables.items():
-            archive.writestr(name, b"".join(map(json_line, rows)))
-    return content.getvalue()
+        previous = read_json(folder / STUDY_FILE) if (folder / STUDY_FILE).is_file() else {}
+        if any(folder.iterdir()) and previous.get("created") != study.created:
+            raise BadInput(f"{folder} exists and is not an export of this study; choose another --out")
+    about = {key: getattr(study, key) for key in ("kind", "title", "created", "settings")}
+    # first, so that an interrupted export can be repeated
+    write_json(folder / STUDY_FILE, {**about, "exported": time.time(), "rows": rows})
+    for name, table in tables.items():
+        write_lines(folder / name, table)
+    return rows
 
 
 def _replies(connection: Connection) -> Iterable[list[Any]]:
@@ -415,7 +344,6 @@ def judgments(connection: Connection) -> list[Judgment]:
                 ratings=before.get("ratings", {}),
                 before=before.get("prefer"),
                 after=after.get("prefer"),
-                sure=int(after["sure"]) if "sure" in after else None,
                 difference=after.get("difference"),
                 skipped=before.get("skip") or after.get("skip"),
                 skipped_words=before.get("words") or after.get("words") or None,
@@ -458,20 +386,14 @@ def collected_tables(connection: Connection) -> dict[str, list[Row]]:
         records.append({"id": key, **common})
         if len(steps) == 2 and "skip" not in steps[1].fields:
             reply, answers = steps[1].fields, item.content["answers"]
+            best = reply["best"]  # None: no preference
             pairs += [
-                {"id": f"{key}-{a}-{b}", **common, "rubric_aspects": [], "chosen": answers[a], "rejected": answers[b]}
-                for a, b in preferences(reply, len(answers))
+                {"id": f"{key}-{best}-{n}", **common, "rubric_aspects": [], "chosen": answers[best], "rejected": other}
+                for n, other in enumerate(answers)
+                if best is not None and n != best
             ]
             ratings += [
                 {"id": f"{key}-{n}", **common, "answer": answers[n], "rating": (rating - 1) / 4}  # 1..5 as 0..1
                 for n, rating in enumerate(reply["ratings"])
             ]
     return {"pairs.jsonl": pairs, "ratings.jsonl": ratings, "records.jsonl": records}
-
-
-def preferences(reply: Mapping[str, Any], answers: int) -> list[tuple[int, int]]:
-    """The best answer above every other one, and every other one above the worst."""
-    best, worst = reply.get("best"), reply.get("worst")
-    wins = [(best, n) for n in range(answers) if n != best] if best is not None else []
-    wins += [(n, worst) for n in range(answers) if n not in (best, worst)] if worst is not None else []
-    return wins

@@ -6,7 +6,6 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -16,6 +15,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from itsdangerous import BadSignature, URLSafeSerializer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from sqlalchemy import Connection
+from starlette.requests import ClientDisconnect
 
 from prb.hashing import draw
 from prb.study.database import (
@@ -34,16 +34,14 @@ from prb.study.database import (
 )
 from prb.study.judgments import (
     END,
+    LETTERS,
     MAX_TEXT,
     SKIP_REASONS,
     CurrentStep,
     assigned_content,
-    check_fields,
     check_reply,
     current_step,
     form_fields,
-    letter_reply,
-    letters,
     numbered_reply,
     progress,
     shown_order,
@@ -64,19 +62,11 @@ NOTICES = {
     "kept": "This item had already been answered, perhaps in another tab. The first answer was kept; use Undo to "
     "change it.",
     "undone": "Taken back. Change what you like and save it again.",
-    "nothing": "There is nothing to undo.",
 }
-STOPPED = {
-    "paused": ("This study is paused", "Everything you saved is kept. Your link works again when the study resumes."),
-    "closed": ("This study is closed", "Everything you saved is kept. Thank you for your work."),
-}
-"""Heading and text for annotators while a study is not open."""
 MAX_SKIP_WORDS = 1000
 MAX_EXTERNAL_ID = 200
 OFFERED = 12
 """Questions shown to choose from, those with the fewest takers first."""
-MOST_QUESTIONS = 1000
-"""Per participant: no person answers more, but a program might try."""
 MIN_POSTS, MAX_POSTS = 2, 10
 """That a participant gives."""
 PAGES, COLLECT = APIRouter(), APIRouter()
@@ -103,7 +93,6 @@ class Site:
         with database.read() as connection:
             study = study_row(connection)
         self.kind: str = study.kind
-        check_fields(self.kind)
         self.title: str = study.title
         self.secret: str = study.secret
         self.settings: Mapping[str, Any] = study.settings
@@ -181,10 +170,9 @@ class Site:
             raise Refused(429, "Too many attempts", "Wait a minute, then try again.")
 
     def check_open(self, connection: Connection) -> None:
-        """Refuse annotators while the study is paused or closed."""
-        state = study_row(connection).state
-        if state in STOPPED:
-            raise Refused(503, *STOPPED[state])
+        """Refuse annotators while the study is closed."""
+        if study_row(connection).state != "open":
+            raise Refused(503, "This study is closed", "Everything you saved is kept. Thank you for your work.")
 
     def sign_in(self, request: Request, annotator: int | None) -> Response:
         """A new session, bound to the link or (`None`: the administrator) the password it was opened with."""
@@ -219,7 +207,7 @@ async def read_form(request: Request) -> Form:
     try:
         body = (await request.body()).decode()
         pairs = parse_qsl(body, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="replace")
-    except (UnicodeDecodeError, ValueError):
+    except (ClientDisconnect, ValueError):  # which a text that is not UTF-8 is, too
         raise Refused(400, "This form cannot be read") from None
     # no database text may hold a NUL; browsers send line ends as CRLF
     return {key: value.replace("\0", "\ufffd").replace("\r\n", "\n") for key, value in pairs}
@@ -316,24 +304,20 @@ def leave(request: Request, site: ServedSite, form: Posted) -> Response:
     return redirect("/")
 
 
-def data_page(request: Request, site: Site, wrong: str = "") -> Response:
+@PAGES.get("/data")
+def data(request: Request, site: ServedSite) -> Response:
     annotator = site.annotator(request)
     with site.database.read() as connection:
         stored = stored_data(connection, annotator.id)
     shown = {"stored": stored, "pseudonym": annotator.pseudonym, "consent": site.settings["consent"]}
-    return site.page(request, "data.html", 422 if wrong else 200, **shown, wrong=wrong)
-
-
-@PAGES.get("/data")
-def data(request: Request, site: ServedSite) -> Response:
-    return data_page(request, site)
+    return site.page(request, "data.html", **shown)
 
 
 @PAGES.post("/data/delete")
 def delete(request: Request, site: ServedSite, form: Posted) -> Response:
     annotator = site.annotator(request, form)
     if form.get("sure") != "yes":
-        return data_page(request, site, "Tick the box first: this cannot be undone.")
+        raise Refused(422, "Tick the box first", "Nothing was deleted. It cannot be undone, so go back and confirm it.")
     with site.database.write() as connection:
         delete_data(connection, annotator.id)
     site.database.scrub()
@@ -346,8 +330,8 @@ def delete(request: Request, site: ServedSite, form: Posted) -> Response:
 def consent(request: Request, site: ServedSite, form: Posted) -> Response:
     annotator = site.annotator(request, form)
     if form.get("agree") != "yes":
-        wrong = "To take part, tick the box. If you prefer not to, close this page: nothing is stored."
-        return site.page(request, "consent.html", 422, text=site.settings["consent"], wrong=wrong)
+        text = "To take part, go back and tick the box. If you prefer not to, close this page: nothing is stored."
+        raise Refused(422, "Do you want to take part?", text)
     with site.database.write() as connection:
         connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator.id).values(consented=time.time()))
         log(connection, "consented", annotator=annotator.id)
@@ -361,7 +345,7 @@ def task(request: Request, site: ServedSite, notice: str = "") -> Response:
     with site.database.read() as connection:
         site.check_open(connection)
         if site.settings["consent"] and annotator.consented is None:
-            return site.page(request, "consent.html", text=site.settings["consent"], wrong="")
+            return site.page(request, "consent.html", text=site.settings["consent"])
         if site.kind == "collect" and len(posts_of(connection, annotator.id)) < MIN_POSTS:
             return redirect("/posts")
         now = current_step(connection, annotator.id, site.kind)
@@ -371,8 +355,7 @@ def task(request: Request, site: ServedSite, notice: str = "") -> Response:
         if now is None:
             shown = {"done": done, "total": total, "completion": site.settings.get("completion", "")}
             return site.page(request, "finished.html", place=END, notice=NOTICES.get(notice, ""), **shown)
-        undone = undone_reply(connection, annotator.id, now) if notice == "undone" else {}
-    values = letter_reply(undone, annotator.pseudonym, now.content) if site.kind == "collect" else undone
+        values = undone_reply(connection, annotator.id, now) if notice == "undone" else {}
     return item_page(request, site, annotator.pseudonym, now, values, notice=notice)
 
 
@@ -384,16 +367,15 @@ def item_page(
     values: Mapping[str, Any],
     *,
     notice: str = "",
-    wrong: Mapping[str, str] = MappingProxyType({}),
+    wrong: Mapping[str, str] | None = None,
 ) -> Response:
     """The form of one step. Fields named after an answer's letter stand below it, the others at the end."""
-    fields = form_fields(site.kind, now.step, now.content)
-    answers = now.content["answers"]
+    fields, answers = form_fields(site.kind, now.step, now.content), now.content["answers"]
     if site.kind == "validate":
         shown = answers[::-1] if now.flipped else answers
     else:
         shown = [answers[n] for n in shown_order(pseudonym, now.content)] if now.step == 2 else []
-    texts = dict(zip(letters(len(shown)), shown, strict=True))
+    texts = dict(zip(LETTERS, shown, strict=False))
     return site.page(
         request,
         f"{site.kind}.html",
@@ -404,7 +386,7 @@ def item_page(
         rate={letter: [f for f in fields if f.name.startswith(f"{letter}-")] for letter in texts},
         ask=[f for f in fields if "-" not in f.name],
         values=values,
-        wrong=wrong,
+        wrong=wrong or {},
         skips=SKIP_REASONS,
         notice=NOTICES.get(notice, ""),
     )
@@ -469,8 +451,8 @@ def undo(request: Request, site: ServedSite, form: Posted) -> Response:
         now = current_step(connection, annotator.id, site.kind)
         if form.get("from") != (now.place if now else END):  # a second click, or another tab
             return redirect("/task")
-        undone = undo_reply(connection, annotator.id)
-    return redirect(f"/task?notice={'undone' if undone else 'nothing'}")
+        undo_reply(connection, annotator.id)
+    return redirect("/task?notice=undone")
 
 
 # --- collecting: posts and questions ---
@@ -483,37 +465,30 @@ def lock_annotator(connection: Connection, annotator: int) -> None:
     connection.execute(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.id == annotator).with_for_update())
 
 
-def posts_page(request: Request, site: Site, annotator: int, *, draft: str = "", wrong: str = "") -> Response:
-    with site.database.read() as connection:
-        posts = posts_of(connection, annotator)
-    shown = {"posts": posts, "least": MIN_POSTS, "most": MAX_POSTS, "draft": draft, "wrong": wrong}
-    return site.page(request, "posts.html", 422 if wrong else 200, **shown)
-
-
 @COLLECT.get("/posts")
 def posts(request: Request, site: ServedSite) -> Response:
-    return posts_page(request, site, site.working(request).id)
+    annotator = site.working(request)
+    with site.database.read() as connection:
+        given = posts_of(connection, annotator.id)
+    return site.page(request, "posts.html", posts=given, least=MIN_POSTS, most=MAX_POSTS)
 
 
 @COLLECT.post("/posts")
 def add_post(request: Request, site: ServedSite, form: Posted) -> Response:
     annotator = site.working(request, form).id
     text = form.get("text", "").strip()
+    if wrong := too_long(text) if len(text) > MAX_TEXT else "" if text else "Write or paste something first.":
+        raise Refused(422, "Go back and change your post", wrong)
     with site.database.write() as connection:
         lock_annotator(connection, annotator)
         posts = posts_of(connection, annotator)
-        wrong = ""
-        if not text:
-            wrong = "Please write or paste something first."
-        elif len(text) > MAX_TEXT:
-            wrong = too_long(text)
-        elif len(posts) >= MAX_POSTS:
-            wrong = f"{MAX_POSTS} posts are enough; remove one to add another."
-        elif all(post.text != text for post in posts):  # a second click adds nothing
+        if len(posts) >= MAX_POSTS:
+            raise Refused(422, f"{MAX_POSTS} posts are enough", "Go back and remove one to add another.")
+        if all(post.text != text for post in posts):  # a second click adds nothing
             row = {"annotator": annotator, "digest": sha256(text), "text": text, "at": time.time()}
             connection.execute(sa.insert(POST).values(**row))
             log(connection, "post added", annotator=annotator)
-    return posts_page(request, site, annotator, draft=text, wrong=wrong) if wrong else redirect("/posts")
+    return redirect("/posts")
 
 
 @COLLECT.post("/posts/{post}/remove")
@@ -533,16 +508,12 @@ def offered_questions(connection: Connection, annotator: int) -> list[Any]:
     return sorted(connection.execute(free).all(), key=lambda r: (r.takers, draw(0, "offer", annotator, r.id)))
 
 
-def questions_page(request: Request, site: Site, annotator: int, *, own: str = "", wrong: str = "") -> Response:
-    with site.database.read() as connection:
-        offered, (_, taken) = offered_questions(connection, annotator), progress(connection, annotator)
-    shown = {"offered": offered[:OFFERED], "taken": taken, "own": own, "wrong": wrong}
-    return site.page(request, "questions.html", 422 if wrong else 200, **shown)
-
-
 @COLLECT.get("/questions")
 def questions(request: Request, site: ServedSite) -> Response:
-    return questions_page(request, site, site.working(request).id)
+    annotator = site.working(request).id
+    with site.database.read() as connection:
+        offered, (_, taken) = offered_questions(connection, annotator), progress(connection, annotator)
+    return site.page(request, "questions.html", offered=offered[:OFFERED], taken=taken)
 
 
 @COLLECT.post("/questions")
@@ -550,26 +521,22 @@ def take_questions(request: Request, site: ServedSite, form: Posted) -> Response
     """A question of one's own has no answers, so only step 1 is asked."""
     annotator = site.working(request, form).id
     own = form.get("own", "").strip()
+    if len(own) > MAX_TEXT:
+        raise Refused(422, "Go back and shorten your question", too_long(own))
     with site.database.write() as connection:
         lock_annotator(connection, annotator)
         items = [row.id for row in offered_questions(connection, annotator) if f"pick-{row.id}" in form]
+        if own:
+            key, content = f"own-{secrets.token_hex(8)}", {"question": own, "answers": [], "category": ""}
+            row = {"key": key, "cluster": key, "is_check": False, "owner": annotator, "content": content}
+            items.append(connection.scalar(sa.insert(ITEM).values(**row).returning(ITEM.c.id)))
+        if not items:
+            raise Refused(422, "Which question?", "Go back and pick at least one, or ask one of your own.")
         _, taken = progress(connection, annotator)
-        wrong = ""
-        if len(own) > MAX_TEXT:
-            wrong = too_long(own)
-        elif not items and not own:
-            wrong = "Pick at least one question, or ask one of your own."
-        elif taken + len(items) + bool(own) > MOST_QUESTIONS:
-            wrong = f"You can take {MOST_QUESTIONS - taken} more in this study."
-        else:
-            if own:
-                key, content = f"own-{secrets.token_hex(8)}", {"question": own, "answers": [], "category": ""}
-                row = {"key": key, "cluster": key, "is_check": False, "owner": annotator, "content": content}
-                items.append(connection.scalar(sa.insert(ITEM).values(**row).returning(ITEM.c.id)))
-            rows = [
-                {"annotator": annotator, "item": item, "position": taken + n, "flipped": False}
-                for n, item in enumerate(items)
-            ]
-            connection.execute(sa.insert(ASSIGNMENT), rows)
-            log(connection, "questions taken", annotator=annotator, items=items)
-    return questions_page(request, site, annotator, own=own, wrong=wrong) if wrong else redirect("/task")
+        rows = [
+            {"annotator": annotator, "item": item, "position": taken + n, "flipped": False}
+            for n, item in enumerate(items)
+        ]
+        connection.execute(sa.insert(ASSIGNMENT), rows)
+        log(connection, "questions taken", annotator=annotator, items=items)
+    return redirect("/task")

@@ -5,7 +5,7 @@
   const { h, put } = prb, { facts, fixed, share } = results;
   const ASKED = { before: "Preference from the posts alone", after: "Preference with the rubric shown", difference: "What the difference is about",
     correctness: "Correctness, 1 to 5", relevance: "Relevance, 1 to 5", helpfulness: "Helpfulness, 1 to 5" };
-  const COEFFICIENTS = { alpha: "Krippendorff’s α", fleiss: "Fleiss’ κ", ac1: "Gwet’s AC1", cohen: "mean Cohen’s κ" };
+  const COEFFICIENTS = { alpha: "Krippendorff’s α", fleiss: "Fleiss’ κ", ac1: "Gwet’s AC1" };
   const GATES = { preference: "Annotators prefer the labeled answer", parity: "Both answers are equally good", personal: "They differ in taste, not quality", agreement: "Annotators agree" };
   const CRITERIA = ["correctness", "relevance", "helpfulness"];
   const WANTED = 0.667;
@@ -16,7 +16,7 @@
       h("div", { class: "cards" }, s.gates.map(gate)),
       facts([["Items", prb.count(c.items)], ["Annotators", prb.count(c.annotators), c.left_out.length ? `${c.left_out.length} left out` : null],
         ["Judgments", prb.count(c.judgements), `${prb.count(c.finished)} with the rubric shown`], ["Skipped", prb.count(c.skipped)], ["Revised", prb.count(c.revised), "first-step answers changed later"]]),
-      agreement(s), preference(s), quality(s), ratings(s), annotators(s), drop(s), items(s), h("p", {}, s.next));
+      agreement(s), preference(s), quality(s), ratings(s), annotators(s), drop(s), items(s));
   }
 
   function gate(g) {
@@ -38,12 +38,7 @@
       charts.legend(names.map((n, k) => ({ name: COEFFICIENTS[n], kind: charts.series(k) }))),
       charts.bars(rows, { scale, lines }),
       h("p", { class: "soft" }, `95 % bootstrap intervals over questions; purple line: α ${WANTED}, the smallest value for which Krippendorff allows tentative conclusions; gray line: chance. Scale from ${prb.number(scale.from, 2)} to 1.`),
-      h("details", {}, h("summary", {}, "As a table, and for every two annotators"), h("div", { class: "wide" }, prb.table(columns, table)), raterPairs(s)))];
-  }
-
-  function raterPairs(s) {
-    const rows = ["before", "after", "difference"].flatMap((q) => ((s.agreement[q] || {}).cohen_pairs || []).map((c) => [c.annotators.join(" – "), ASKED[q], c.kappa === null ? "undefined" : c.kappa.toFixed(2), String(c.n)]));
-    return rows.length ? h("div", { class: "wide" }, prb.table([{ label: "annotators", left: true }, { label: "asked", left: true }, { label: "Cohen’s κ" }, { label: "items shared" }], rows)) : null;
+      h("details", {}, h("summary", {}, "As a table"), h("div", { class: "wide" }, prb.table(columns, table))))];
   }
 
   // --- what they prefer, and why the answers differ ---
@@ -110,16 +105,15 @@
   }
 
   function drop(s) {
-    const rows = s.drop.map((d) => [d.item, d.reasons.join("; "), String(d.n)]);
+    const rows = s.items.filter((i) => i.reasons.length).map((d) => [d.item, d.reasons.join("; "), String(d.n)]);
     return [h("h2", {}, "Items that annotators do not confirm"),
       rows.length ? h("div", { class: "card wide" }, prb.table([{ label: "item", left: true }, { label: "reasons", left: true }, { label: "judgments" }], rows)) : h("p", { class: "soft" }, "None.")];
   }
 
   // --- item by item ---
   function items(s) {
-    const dropped = new Map(s.drop.map((d) => [d.item, d.reasons]));
     const votes = (v) => `${v.chosen} : ${v.rejected}${v.neither ? ` : ${v.neither}` : ""}`;
-    const rows = s.items.map((i) => [i.item, String(i.n), votes(i.before), votes(i.after), Object.entries(i.difference).map(([k, n]) => `${k} ${n}`).join(", "), `${prb.number(i.means.chosen, 2)} : ${prb.number(i.means.rejected, 2)}`, (dropped.get(i.item) || []).join("; ")]);
+    const rows = s.items.map((i) => [i.item, String(i.n), votes(i.before), votes(i.after), Object.entries(i.difference).map(([k, n]) => `${k} ${n}`).join(", "), `${prb.number(i.means.chosen, 2)} : ${prb.number(i.means.rejected, 2)}`, i.reasons.join("; ")]);
     const columns = ["item", "judgments", "posts alone", "rubric shown", "difference", "mean rating", "reasons to drop it"].map((label, n) => ({ label, left: [0, 4, 6].includes(n) }));
     return h("details", {}, h("summary", {}, `All ${rows.length} items`), h("p", { class: "soft" }, "Votes and ratings: labeled answer : other answer (: neither)."), h("div", { class: "wide" }, prb.table(columns, rows)));
   }
