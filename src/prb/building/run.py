@@ -42,7 +42,7 @@ from prb.building.stages import (
     write_opposites,
     write_rubrics,
 )
-from prb.data.publish import HUB, CardText, convert, render, write_folder
+from prb.data.publish import HUB, convert, render, write_folder
 from prb.data.source import MemorySource
 from prb.errors import TooManyFailures
 from prb.grading import Answered
@@ -516,7 +516,7 @@ class Pipeline:
         write_json(out / CARD, card)
         if rows:  # what `prb data push` publishes and `datasets.load_dataset` reads, with the card as its README
             text = render(files("prb.building") / "card.md.jinja", **card, known=GATES)
-            write_folder(MemorySource(PAIRS, rows), out / HUB, CardText(text))
+            write_folder(MemorySource(PAIRS, rows), out / HUB, text)
         else:
             rmtree(out / HUB, ignore_errors=True)
         return card
