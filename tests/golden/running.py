@@ -115,11 +115,9 @@ def evaluate_judges(prb: Shell) -> Json:
         "pairwise",
         "pairwise-direct",
         "mtbench",
-        "arena-hard",
         "prometheus",
         "rating",
         "rating-direct",
-        "rating-prometheus",
     )
     named = [word for style in styles for word in ("--model", f"judge?llm=openai/judge&style={style}")]
     data = prb.write_rows("rows.jsonl", make_rows()[2:6])
