@@ -541,8 +541,6 @@ class Ppo(Run):
 
     message: str = ""
     """What to show if verl trained, which writes no summary."""
-    main_process: bool = True
-    """False in all but one of the processes that accelerate started."""
     typed = decoded(PpoSummary)
 
     @cached_property
