@@ -238,7 +238,7 @@ def audit(config: AuditConfig, *, models: Models | None = None, progress: Progre
 
 
 def _makes_license(settings: Mapping[str, Any]) -> type[Settings]:
-    return LicenseConfig if "license" in settings and not settings.keys() & {"answers", "validate"} else GradeConfig
+    return LicenseConfig if "license" in settings else GradeConfig
 
 
 @verb(GradeConfig, LicenseConfig, kind=_makes_license)

@@ -233,7 +233,7 @@ def _correlations(bench: ScoreColumn, target: ScoreColumn, measures: Sequence[Me
     models = resampled(x, y, seed=SEED) if len(x) >= MIN_TO_RESAMPLE else None
     # both columns redrawn within their own uncertainty, with the same models, if either has any
     drawn = [column.values[None] if column.draws is None else column.draws for column in (bench, target)]
-    noise = drawn if any(len(rows) > 1 for rows in drawn) else None
+    uncertain = any(len(rows) > 1 for rows in drawn)
     for name in measures:
         test = permutation_p(name, x, y, seed=SEED, draws=DRAWS)
         yield Agreement(
@@ -245,7 +245,7 @@ def _correlations(bench: ScoreColumn, target: ScoreColumn, measures: Sequence[Me
             p_holm=test.p,
             exact=test.exact,
             interval=models and percentiles(name, *models),
-            noise=noise and percentiles(name, *noise),
+            noise=percentiles(name, *drawn) if uncertain else None,
         )
 
 

@@ -250,7 +250,7 @@ class Trainer:
             kl=kl / len(rewards),
             length=tokens / len(rewards),
             entropy=entropy / tokens,
-            **{name: sum(losses[name] for losses in updates) / len(updates) for name in updates[0]},  # type: ignore[arg-type]
+            **{name: sum(losses[name] for losses in updates) / len(updates) for name in updates[0]},
             samples=len(rollout.scores),
             failed=rollout.failed,
             truncated=rollout.truncated,
@@ -295,7 +295,8 @@ class Trainer:
                 "update_kl": update_kl(now.logp, old.logp),
             }
             losses = {name: (values * part.mask).sum() for name, values in per_token.items()}
-            ((losses["policy_loss"] + VALUE_WEIGHT * losses["value_loss"]) / count).backward()
+            loss = (losses["policy_loss"] + VALUE_WEIGHT * losses["value_loss"]) / count
+            loss.backward()  # type: ignore[no-untyped-call]
             sums.append(torch.stack([value.detach() for value in losses.values()]))
         means = (torch.stack(sums).sum(0) / count).tolist()
         norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), MAX_GRAD_NORM)
