@@ -285,8 +285,6 @@ class BuiltBenchmark(Run):
             return []
         card, counts = self.summary, self.summary["counts"]
         paid = f"{sum(cost['calls'] for cost in card['cost'].values()):,} calls, {dollars(card['usd'])}"
-        if stage := card["stopped_after"]:
-            return [f"stopped after stage {stage!r}: {paid}; run the same command without --until to resume"]
         size = f"{plural(counts['rows'], 'row')} of {plural(counts['people'], 'user')}"
         lines = [f"{size} ({plural(counts['mirror_rows'], 'mirror row')})"]
         if counts["rejected"]:
@@ -305,8 +303,8 @@ class BuiltBenchmark(Run):
     def footer(self) -> str:
         if self.is_estimate:
             return ""
-        usable = self.summary["counts"]["rows"] and not self.summary["stopped_after"]
-        return f"build: {self.folder}" + (f"   try: prb evaluate --dataset {self.pairs}" if usable else "")
+        rows = self.summary["counts"]["rows"]
+        return f"build: {self.folder}" + (f"   try: prb evaluate --dataset {self.pairs}" if rows else "")
 
 
 # --- train ---
