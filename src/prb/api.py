@@ -238,7 +238,7 @@ def audit(config: AuditConfig, *, models: Models | None = None, progress: Progre
 
 
 def _makes_license(settings: Mapping[str, Any]) -> type[Settings]:
-    return LicenseConfig if "license" in settings and not settings.keys() & {"answers", "validate"} else GradeConfig
+    return LicenseConfig if "license" in settings else GradeConfig
 
 
 @verb(GradeConfig, LicenseConfig, kind=_makes_license)
@@ -309,8 +309,8 @@ def ppo(config: PpoConfig, *, reward: Scorer | None = None, grader: Grader | Non
     from prb.reporting.figures import write_figures_of
 
     finished = run(config, reward=reward, grader=grader, progress=progress)
-    result = Ppo(finished.folder, finished.summary, finished.message, finished.main_process)
-    if finished.main_process and not config.verl:
+    result = Ppo(finished.folder, finished.summary, finished.message)
+    if not config.verl:
         write_figures_of(result, progress)
     return result
 

@@ -102,8 +102,7 @@ def audited(data: Path, folder: Path) -> Any:
 
 
 def optimized(data: Path, folder: Path) -> Any:
-    for module in ("torch", "accelerate"):
-        pytest.importorskip(module, reason="needs the torch extra")
+    pytest.importorskip("torch", reason="needs the torch extra")
     from prb.downstream.ppo import ppo
 
     policy, rows = data / "policy", data / "people.jsonl"

@@ -191,6 +191,6 @@ def test_ppo_prints_the_held_out_prompts_before_and_after(tmp_path: Path) -> Non
 
 def test_a_build_says_why_requests_failed() -> None:
     counts = {"rows": 0, "people": 0, "mirror_rows": 0, "rejected": 0, "rejected_by_gate": {}}
-    card = {"counts": counts, "cost": {}, "usd": 0.0, "stopped_after": None, "user_blind_accuracy": {}}
+    card = {"counts": counts, "cost": {}, "usd": 0.0, "user_blind_accuracy": {}}
     built = BuiltBenchmark(Path(), {**card, "failures": {"HTTP 400": 6}})
     assert built.lines()[-1] == "failed requests: 6 × HTTP 400"

@@ -67,8 +67,7 @@ def print_run(result: Run, *, json: bool) -> None:
 
 def ppo(config: PpoConfig) -> None:
     result, _ = finished(lambda: prb.ppo(config))
-    if result.main_process:  # else one of several that accelerate started
-        print_run(result, json=config.json and not result.message)
+    print_run(result, json=config.json and not result.message)
 
 
 def train_usage(method: str = "") -> str:
