@@ -9,7 +9,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from prb.reporting.figures import scatter
-from prb.reporting.format import latex, markdown
+from prb.reporting.format import markdown
 from prb.reporting.results import BestOfN, BuiltBenchmark, Correlation, Ppo
 from prb.runs import read_json
 from tests.reporting.results import bon_run, ppo_run
@@ -126,14 +126,6 @@ def test_families_are_told_with_what_is_left_without_one() -> None:
     assert [row[-1] for row in table.rows] == ["[0.11, 0.40], p ≤ 0.700", "–"]
     undefined = {**left, "value": None}
     assert "static: undefined (p = 0.7)" in result(part(cell(leave_one_out=undefined)), unit="family").lines()[1]
-
-
-def test_latex_escapes_names_that_would_be_commands() -> None:
-    (table,) = result(part(cell(bench=r"50%_a&b\x{1}$", p_holm=0.0001))).tables()
-    text = latex(table)
-    assert r"50\%\_a\&b\textbackslash{}x\{1\}\$ & D & Spearman's $\rho$ & 0.257***" in text
-    assert text.count(r"\\") == 2
-    assert r"\begin{tabular}{lllrrrrr}" in text
 
 
 def texts(path: Path) -> list[str]:

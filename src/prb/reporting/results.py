@@ -19,7 +19,7 @@ from msgspec import Struct, convert, to_builtins
 from prb.downstream.bon import BonSummary
 from prb.downstream.columns import PLURAL
 from prb.downstream.correlate import CorrelationSummary, ModelSet
-from prb.downstream.ppo import CURVES, PpoSummary, read_curves
+from prb.downstream.ppo import ANSWERS, CURVES, PpoSummary, read_curves
 from prb.errors import MissingExtra
 from prb.evaluation.audit import AuditSummary, VoteShares
 from prb.grading.license import LICENSE, License
@@ -41,7 +41,7 @@ from prb.reporting.format import (
     points,
     stars,
 )
-from prb.runs import SUMMARY, Finished
+from prb.runs import SUMMARY, Finished, read_lines
 from prb.stats.paired import LEVEL
 from prb.study.agreement import AgreementSummary, verdict
 from prb.summary import DatasetAbout
@@ -127,17 +127,14 @@ class PlannedCalls(Struct, frozen=True):
     owed: int
     tokens: int
     usd: float | None
-    seconds: float | None
 
 
 class DryRun(Run):
     """What a run would ask, with `dry_run`; nothing was asked, and nothing is in its folder yet."""
 
     @classmethod
-    def of(
-        cls, folder: Path, planned: Mapping[str, Planned], specs: Mapping[str, str], pace: Mapping[str, float]
-    ) -> DryRun:
-        """`specs` by the name of a model, `pace` its seconds per call."""
+    def of(cls, folder: Path, planned: Mapping[str, Planned], specs: Mapping[str, str]) -> DryRun:
+        """`specs` by the name of a model."""
         rows = []
         for name, calls in planned.items():
             prices = dict(re.findall(r"\b(usd_in|usd_out)=([\d.]+)", specs.get(name, name)))
@@ -145,8 +142,7 @@ class DryRun(Run):
             if prices:
                 read, written = float(prices.get("usd_in", 0)), float(prices.get("usd_out", 0))
                 usd = (tokens * read + calls.owed * REPLY_TOKENS * written) / 1e6
-            seconds = calls.owed * pace[name] if name in pace else None
-            rows.append(PlannedCalls(name, len(calls.keys), calls.owed, tokens, usd, seconds))
+            rows.append(PlannedCalls(name, len(calls.keys), calls.owed, tokens, usd))
         return cls(folder, {"dry_run": to_builtins(rows)})
 
     def tables(self) -> Sequence[Table]:
@@ -154,14 +150,12 @@ class DryRun(Run):
         for row in convert(self.summary["dry_run"], list[PlannedCalls]):
             counts = (row.calls, row.calls - row.owed, row.owed, row.tokens)
             cost = MISSING if row.usd is None else dollars(row.usd)
-            time = MISSING if row.seconds is None else f"{row.seconds / 60:,.1f} min"
-            rows.append((row.model, *(f"{count:,}" for count in counts), cost, time))
+            rows.append((row.model, *(f"{count:,}" for count in counts), cost))
         notes = (
             "Nothing was asked. Tokens to read are estimated as characters / 4, without a judge's instructions.",
             f"Cost: usd_in for what is read, usd_out for {REPLY_TOKENS} tokens per reply, where the spec has prices.",
-            "Time: at the pace of the replies that are there, if any.",
         )
-        columns = ("model", "calls", "known", "to ask", "tokens", "cost", "time")
+        columns = ("model", "calls", "known", "to ask", "tokens", "cost")
         return [Table("Dry run", columns, tuple(rows), notes)]
 
     def footer(self) -> str:
@@ -525,6 +519,14 @@ class Ppo(Run):
     message: str = ""
     """What to show if verl trained, which writes no summary."""
     typed = decoded(PpoSummary)
+
+    @cached_property
+    def clusters(self) -> int:
+        """Of the held-out prompts; at most their number, if their answers are not in the folder."""
+        answers = self.folder / ANSWERS
+        return (
+            len({line["cluster"] for line in read_lines(answers)}) if answers.exists() else self.typed.held_out.prompts
+        )
 
     @cached_property
     def curves(self) -> list[dict[str, float]]:
