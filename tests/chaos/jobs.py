@@ -144,9 +144,9 @@ ON_RAY = {
 JOBS |= ON_RAY
 
 
-def contents(folder: Path) -> dict[str, Any]:
-    """Every file of a folder, but for the clock."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK]
+def contents(folder: Path, *, without: str = LOCK) -> dict[str, Any]:
+    """Every file of a folder, but for the clock and the lock."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in (LOCK, without)]
     return {str(path.relative_to(folder)): _content(path) for path in files}
 
 
