@@ -55,8 +55,8 @@ test-verl: $(VERL)/.ready  ## the files for verl, read by verl itself, in its ow
 test-vllm: $(VLLM)/.ready  ## served reward models against a real vLLM on the CPU, in its own environment (minutes)
 	$(VLLM)/bin/python -m pytest tests/vllm -rP
 
-test-extras: $(EXTRAS)/.ready  ## trackers, inspect logs and Croissant, read by their own libraries (too large for `make test`)
-	$(EXTRAS)/bin/python -m pytest tests/hooks tests/reporting/formats tests/data/test_publish.py
+test-extras: $(EXTRAS)/.ready  ## trackers and inspect logs, read by their own libraries (too large for `make test`)
+	$(EXTRAS)/bin/python -m pytest tests/hooks tests/reporting/formats
 
 check: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -168,7 +168,7 @@ $(VLLM)/.ready: pyproject.toml
 $(EXTRAS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(EXTRAS)
 	$(EXTRAS)/bin/python -m pip install --quiet --editable '.[hub,pandas,inspect,wandb,mlflow,trackio]' \
-	  hypothesis jsonschema mlcroissant pytest
+	  hypothesis jsonschema pytest
 	$(EXTRAS)/bin/python -m pip install --quiet --no-deps --ignore-requires-python every-eval-ever==0.3.0  # its validator runs on 3.11
 	@touch $@
 

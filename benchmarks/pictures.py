@@ -27,7 +27,6 @@ VIEWS = {
     "model": "model.html#model=lexical",
     "users": "users.html#model=lexical&user=clement",
     "pairs": "pairs.html#model=lexical&condition=profile",
-    "histories": "histories.html#show=missed&pair=c04-q2-babak",
     "compare": "compare.html#a=embedding&b=lexical",
     "downstream": "downstream.html",
     "audit": "audit.html",

@@ -32,6 +32,7 @@ from prb.stats.estimate import share
 from prb.stats.paired import difference
 from prb.summary import CONDITIONS
 from prb.training.learning import (
+    VALIDATION_ROWS,
     Examples,
     Ints,
     Learned,
@@ -40,6 +41,7 @@ from prb.training.learning import (
     first_rows,
     fitted_codes,
     fold_of,
+    held_out_margins,
     learn,
     margins,
     open_training,
@@ -108,7 +110,9 @@ def fitted(method: str, examples: Examples) -> Learned:
     """With the l2 that is better on held-out training users."""
     fit, held = split_off(examples.cluster, 0.2, 0)
     tried = [learn(METHODS_AT[method], examples, fit, held, Learning(l2=l2)) for l2 in (0.003, 0.01)]
-    return max(tried, key=lambda one: one.curve[one.best - 1].held_accuracy or 0.0 if one.curve else 0.0)
+    return max(
+        tried, key=lambda one: credits_of(held_out_margins(one.head, examples, held[:VALIDATION_ROWS])[0]).mean()
+    )
 
 
 METHODS_AT = {**SETTINGS, "light": "light"}

@@ -117,7 +117,7 @@ def test_correlate_writes_its_folder(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(TABLE)
     result = prb.correlate(table=tmp_path / "table.csv", downstream="downstream", out=tmp_path / "out", quiet=True)
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"correlation.json", "table.md", "table.tex", "scatter.svg"} <= names
+    assert {"correlation.json", "table.md", "scatter.svg"} <= names
     again = prb.open_run(tmp_path / "out")
     assert isinstance(again, Correlation)
     assert again.summary["sentences"] == result.summary["sentences"]

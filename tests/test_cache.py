@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prb.cache import Cache, Memo, cache_folder
 from prb.errors import PrbError
 from prb.types import Failure
+from prb.weights import here, local_folder
 
 
 def test_what_was_put_is_got_back_exactly(tmp_path: Path) -> None:
@@ -99,10 +100,22 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     assert cache_folder() == tmp_path / "mine"
     monkeypatch.delenv("PRB_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "venv"))
     assert cache_folder() == tmp_path / "prb"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_folder() == tmp_path / "home" / ".cache" / "prb"
+
+
+def test_a_bare_command_finds_what_make_pulled_into_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRB_CACHE")
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    (tmp_path / "cache" / "weights" / "minilm").mkdir(parents=True)
+    assert (local_folder("minilm"), here("minilm")) == (tmp_path / "cache" / "weights" / "minilm", "yes")
+    monkeypatch.setattr("sys.base_prefix", str(tmp_path))  # the system's own Python has no environment
+    assert cache_folder() != tmp_path / "cache"
 
 
 @pytest.mark.parametrize(

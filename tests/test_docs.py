@@ -24,10 +24,9 @@ from prb.errors import BadInput
 from prb.evaluation.config import PERSONAL, READER, EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.registry import split_alias
-from prb.reporting.evaluation_results import glossary
-from prb.reporting.format import markdown, number, p_equals
+from prb.reporting.format import Table, markdown, number, p_equals
 from prb.reporting.results import correlation_sentences
-from prb.summary import Summary
+from prb.summary import CONDITIONS, METRICS, Summary
 from prb.types import NO_EVIDENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -237,6 +236,21 @@ def test_the_glossary_is_what_conditions_and_metrics_say_of_themselves() -> None
     """`python -c "from tests.test_docs import write_glossary; write_glossary()"` writes it anew."""
     page = ROOT / "docs" / "statistics.md"
     assert page.read_text("utf-8") == with_glossary(page.read_text("utf-8"))
+
+
+def glossary() -> dict[str, Table]:
+    """What docs/statistics.md says of conditions and metrics, by the name of the part."""
+    shows = tuple((f"`{name}`", condition.shows) for name, condition in CONDITIONS.items())
+    units = {"share": "%", "points": "points", "number": ""}
+    rows = []
+    for key, metric in METRICS.items():
+        tested = "yes" if metric.tested else ""
+        rows.append((f"`{key}`", metric.sentence, units[metric.unit], metric.better, metric.task, tested))
+    columns = ("metric", "meaning", "shown in", "better", "task", "tested")
+    return {
+        "conditions": Table("", ("condition", "what a model is shown of the user"), shows),
+        "metrics": Table("", columns, tuple(rows)),
+    }
 
 
 def with_glossary(text: str) -> str:

@@ -4,21 +4,14 @@ The verbs are asked through fakes that count their calls; a call that was answer
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
-import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -294,21 +287,6 @@ def test_the_model_and_the_order_of_answers_belong_to_the_key() -> None:
 # --- every verb ---
 
 
-class Paid:
-    """A scorer whose calls leave a line in a file, so that another process can count them."""
-
-    fingerprint, remote = "paid", True
-
-    def __init__(self, folder: str, pause: float = 0.0) -> None:
-        self._log, self._pause = Path(folder) / "paid", pause
-
-    def score(self, asks: Sequence[Ask]) -> list[Reward]:
-        time.sleep(self._pause)
-        with self._log.open("ab") as file:  # one write: a killed process leaves all of a batch or nothing
-            file.write(b"".join(orjson.dumps([ask.query.user, ask.answer]) + b"\n" for ask in asks))
-        return [Reward(float(len(ask.answer) % 7), tokens=3, cost=0.25) for ask in asks]
-
-
 def do_evaluate(data: Path, out: Path, model: Any, **changes: Any) -> None:
     evaluate(settings(data, out, batch=2, **changes), models={"mine": model})
 
@@ -352,48 +330,11 @@ def test_a_run_cut_anywhere_ends_with_the_same_summary(verb: str, data: Path, tm
 
 @verbs
 def test_a_finished_run_makes_no_call_and_says_the_same(verb: str, data: Path, tmp_path: Path) -> None:
-    do, model = VERBS[verb], Paid(str(tmp_path))
+    do, model = VERBS[verb], ScriptedScorer(lambda ask: float(len(ask.answer)), "mine")
     do(data, tmp_path / "out", model)
     before = summary(tmp_path / "out"), (tmp_path / "out" / "replies.jsonl").read_bytes()
     do(data, tmp_path / "out", model)
     assert before == (summary(tmp_path / "out"), (tmp_path / "out" / "replies.jsonl").read_bytes())
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from tests.test_work import VERBS, Paid
-verb, data, out, folder = sys.argv[1:]
-VERBS[verb](Path(data), Path(out), Paid(folder, pause=0.02), cache=False)
-"""
-
-
-@pytest.mark.parametrize("verb", ["evaluate", "bon"])
-def test_killed_again_and_again_nothing_is_paid_twice_but_the_batch_under_way(
-    verb: str, data: Path, tmp_path: Path
-) -> None:
-    out, kills, rng = tmp_path / "out", 3, random.Random(verb)
-    for _ in range(kills):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, verb, str(data), str(out), str(tmp_path)])
-        replies = out / "replies.jsonl"
-        size = replies.stat().st_size if replies.exists() else 0
-        until = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < until:
-            if replies.exists() and replies.stat().st_size > size:  # it has got further than the one before
-                time.sleep(rng.uniform(0, 0.05))
-                break
-            time.sleep(0.005)
-        os.kill(process.pid, signal.SIGKILL) if process.poll() is None else None
-        process.wait()
-    subprocess.run([sys.executable, "-c", KILLED, verb, str(data), str(out), str(tmp_path)], check=True)
-    calls = Counter((tmp_path / "paid").read_bytes().splitlines())
-    repeated = sum(count - 1 for count in calls.values())
-    (tmp_path / "calm").mkdir()
-    VERBS[verb](data, tmp_path / "calm" / "out", Paid(str(tmp_path / "calm")), cache=False)
-    assert summary(out) == summary(tmp_path / "calm" / "out")
-    in_one = Counter((tmp_path / "calm" / "paid").read_bytes().splitlines())
-    assert set(calls) == set(in_one)
-    assert repeated - sum(count - 1 for count in in_one.values()) <= kills * 12  # a batch has at most 12 calls
 
 
 # --- a run and its models ---

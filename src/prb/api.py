@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
-from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,7 +36,7 @@ from prb.grading.license import LicenseConfig, make_license
 from prb.progress import Progress, watch
 from prb.registry import split_alias
 from prb.reporting.evaluation_results import Comparison, Evaluation
-from prb.reporting.format import latex, markdown
+from prb.reporting.format import markdown
 from prb.reporting.formats import ExportConfig
 from prb.reporting.gather import read_any
 from prb.reporting.results import (
@@ -56,7 +54,7 @@ from prb.reporting.results import (
 )
 from prb.reporting.site import ReportConfig
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig
-from prb.runs import CONFIG, REPLIES, Finished, read_lines, write_bytes, write_json
+from prb.runs import CONFIG, REPLIES, Finished, write_bytes, write_json
 from prb.serving.server import ServeConfig
 from prb.training.config import FullConfig, TrainConfig, config_of
 from prb.work import asking_nothing
@@ -136,7 +134,6 @@ def _run(
 
 def _dry_run(config: C, job: Callable[[C], object]) -> DryRun:
     """What a verb would ask: it runs in a folder that is thrown away, with what its own has so far."""
-    pace: dict[str, list[float]] = defaultdict(list)
 
     def others(at: str, names: list[str]) -> list[str]:
         return [name for name in names if name not in (CONFIG, REPLIES) and not (Path(at) / name).is_dir()]
@@ -149,10 +146,6 @@ def _dry_run(config: C, job: Callable[[C], object]) -> DryRun:
                 return folder
             if folder.is_dir() and not config.fresh:
                 shutil.copytree(folder, copy, ignore=others)
-            for path in copy.rglob(REPLIES):
-                for line in read_lines(path):
-                    if line.get("seconds"):
-                        pace[line.get("model", "")].append(line["seconds"])
             return copy
 
         before = rehearsed_in.set(copied)
@@ -160,9 +153,8 @@ def _dry_run(config: C, job: Callable[[C], object]) -> DryRun:
             job(config)
         finally:
             rehearsed_in.reset(before)
-    seconds = {name: fmean(each) for name, each in pace.items()}
     specs = config.models if isinstance(config, EvaluateConfig) else ()
-    return DryRun.of(config.out or Path(), planned, dict(map(split_alias, specs)), seconds)
+    return DryRun.of(config.out or Path(), planned, dict(map(split_alias, specs)))
 
 
 @verb(EvaluateConfig, by_position=["dataset"])
@@ -238,7 +230,7 @@ def audit(config: AuditConfig, *, models: Models | None = None, progress: Progre
 
 
 def _makes_license(settings: Mapping[str, Any]) -> type[Settings]:
-    return LicenseConfig if "license" in settings and not settings.keys() & {"answers", "validate"} else GradeConfig
+    return LicenseConfig if "license" in settings else GradeConfig
 
 
 @verb(GradeConfig, LicenseConfig, kind=_makes_license)
@@ -309,8 +301,8 @@ def ppo(config: PpoConfig, *, reward: Scorer | None = None, grader: Grader | Non
     from prb.reporting.figures import write_figures_of
 
     finished = run(config, reward=reward, grader=grader, progress=progress)
-    result = Ppo(finished.folder, finished.summary, finished.message, finished.main_process)
-    if finished.main_process and not config.verl:
+    result = Ppo(finished.folder, finished.summary, finished.message)
+    if not config.verl:
         write_figures_of(result, progress)
     return result
 
@@ -329,9 +321,8 @@ def correlate(config: CorrelateConfig, *, progress: Progress) -> Correlation:
             config.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(f"{config.out} cannot be written to: {error.strerror}") from None
-        tables, listed = result.tables(), "\n".join(f"- {sentence}" for sentence in sentences)
-        write_bytes(config.out / "table.md", "\n".join([*map(markdown, tables), listed, ""]).encode())
-        write_bytes(config.out / "table.tex", "\n".join(map(latex, tables)).encode())
+        listed = "\n".join(f"- {sentence}" for sentence in sentences)
+        write_bytes(config.out / "table.md", "\n".join([*map(markdown, result.tables()), listed, ""]).encode())
         write_json(config.out / Correlation.file, result.summary)
         write_figures_of(result, progress)
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -38,9 +39,12 @@ REMEMBERED = 1 << 18
 
 
 def cache_folder() -> Path:
-    """`PRB_CACHE`, else the user's cache folder."""
+    """`PRB_CACHE`; else the folder `cache` of this Python environment, where `make` puts weights; else the user's cache
+    folder."""
     if "PRB_CACHE" in os.environ:
         return Path(os.environ["PRB_CACHE"])
+    if sys.prefix != sys.base_prefix and (made := Path(sys.prefix) / "cache").is_dir():
+        return made
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "prb"
 
 

@@ -102,8 +102,7 @@ def audited(data: Path, folder: Path) -> Any:
 
 
 def optimized(data: Path, folder: Path) -> Any:
-    for module in ("torch", "accelerate"):
-        pytest.importorskip(module, reason="needs the torch extra")
+    pytest.importorskip("torch", reason="needs the torch extra")
     from prb.downstream.ppo import ppo
 
     policy, rows = data / "policy", data / "people.jsonl"
@@ -145,9 +144,9 @@ ON_RAY = {
 JOBS |= ON_RAY
 
 
-def contents(folder: Path) -> dict[str, Any]:
-    """Every file of a folder, but for the clock."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK]
+def contents(folder: Path, *, without: str = LOCK) -> dict[str, Any]:
+    """Every file of a folder, but for the clock and the lock."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in (LOCK, without)]
     return {str(path.relative_to(folder)): _content(path) for path in files}
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.chaos.jobs import JOBS
 from tests.chaos.operations import Fate, Operations
+from tests.chaos.paid import PAID
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 300
@@ -77,7 +78,7 @@ def _work(verb: str, data: Path, folder: Path, stderr: Path, at: int, fate: Fate
 
     def dispatch(_: list[str]) -> None:
         _at_work(stderr).touch()
-        JOBS[verb](data, folder)
+        {**JOBS, **PAID}[verb](data, folder)
 
     cli._dispatch = dispatch
     if at:

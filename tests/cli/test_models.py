@@ -20,7 +20,7 @@ def test_one_model_is_listed_with_its_options_styles_and_backends(prb: Prb) -> N
     said = prb("models", "list", "judge").out
     assert re.search(r"^style +pairwise$", said, re.M)
     assert re.search(r"^llm +required$", said, re.M)
-    assert re.search(r"^arena-hard +pairwise ", said, re.M)
+    assert re.search(r"^mtbench +pairwise ", said, re.M)
     assert "llm=(openai/NAME?option=value&…)" in said
     assert prb("models", "list", "judge", "--json").json["styles"]["rating"] == "rating"
     assert prb("models", "list", "juge").err == "prb: no model named 'juge'; did you mean 'judge'?\n"
@@ -35,9 +35,8 @@ def test_every_model_is_listed(prb: Prb) -> None:
 
 def test_known_checkpoints_are_listed_with_what_runs_them(prb: Prb) -> None:
     known = {entry["name"]: entry for entry in prb("models", "list", "--json").json["checkpoints"]}
-    assert known["Skywork/Skywork-Reward-V2-Qwen3"]["runs"] == "engine, vLLM"
+    assert known["Skywork/Skywork-Reward-V2-Qwen3"]["runs"] == "engine"
     assert known["RLHFlow/ArmoRM-Llama3-8B"]["runs"] == "engine (own code)"
-    assert known["Qwen/Qwen2.5-Math-RM"]["runs"] == "vLLM"
     assert known["infly/INF-ORM-Llama3.1-70B"] == {
         "name": "infly/INF-ORM-Llama3.1-70B",
         "runs": "plug-in",

@@ -49,28 +49,9 @@ def test_a_folder_of_any_verb_can_be_reported(prb: Prb, others: list[Path], tmp_
     assert len(prb("report", *others, "--json").json) == 3
 
 
-def test_only_evaluations_are_written_as_csv(prb: Prb, others: list[Path]) -> None:
-    says = f"prb: {others[0]} is not a run of `prb evaluate`; only those can be written as CSV\n"
-    assert prb("report", others[0], "--format", "csv") == (2, "", says)
-
-
-@pytest.mark.parametrize("words", [["--json"], ["--format", "csv"]])
+@pytest.mark.parametrize("words", [["--json"], ["--format", "markdown"]])
 def test_numbers_of_an_unfinished_run_are_refused_and_it_says_what_to_do(words: list[str], prb: Prb, run: Path) -> None:
     (run / "summary.json").unlink()
     said = prb("report", run, *words)
     assert said == (2, "", f"prb: {run} is not finished; run the same `prb evaluate` again to resume it\n")
     assert not (run / "report").exists()
-
-
-def test_a_run_under_way_is_watched_until_ctrl_c(prb: Prb, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run / "summary.json").unlink()
-    assert prb("report", run, "--quiet").code == 0
-
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("prb.reporting.site.time.sleep", interrupt)
-    said = prb("report", run, "--watch")
-    assert said.code == 130
-    assert "under way: length 2 of 2 rows" in said.err
-    assert (run / "report" / "index.html").exists()

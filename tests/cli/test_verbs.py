@@ -141,7 +141,7 @@ def test_a_build_of_nothing_fails_and_says_why(prb: Prb, files: Files) -> None:
         (f"{BON_WORDS} --planner crystal-ball", "no planner named 'crystal-ball'"),
         ("bon --candidates @pool --grader marks --dataset @pairs --n 16", "fewer than --n 16; use --n 2"),
         ("build --input nowhere.jsonl --llm scripted/no", "nowhere.jsonl does not exist"),
-        ("build --input lampqa:nowhere --llm scripted/no", "nowhere does not exist"),
+        ("build --input lampqa?path=nowhere --llm scripted/no", "nowhere does not exist"),
         ("build --input @records --llm scripted/no --gate lenght=off", "did you mean 'length'?"),
         ("build --input @records --llm opnai/x", "did you mean 'openai'?"),
         ("build --input @records --llm opnai/x --dry-run", "did you mean 'openai'?"),

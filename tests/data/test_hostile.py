@@ -3,7 +3,6 @@ and memory."""
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from prb.data import source
 from prb.data.load import load
 from prb.errors import BadInput
 from tests.conftest import make_row
-from tests.data.broken import line, sound
+from tests.data.broken import sound
 
 DIGITS = "9" * 5_000
 MANY = [f"c{n}" for n in range(200_000)]
@@ -25,16 +24,6 @@ MANY = [f"c{n}" for n in range(200_000)]
 
 def fifo(path: Path) -> None:
     os.mkfifo(path)
-
-
-def gzip_bomb(path: Path) -> None:
-    with gzip.open(path, "wb") as file:
-        file.write(b" " * (8 << 20))
-
-
-def bomb_of_rows(path: Path) -> None:
-    with gzip.open(path, "wb") as file:
-        file.write((b"5" + b" " * 99_999 + b"\n") * 80)
 
 
 def parquet_bomb(path: Path) -> None:
@@ -76,8 +65,6 @@ ROW = orjson.dumps(sound(1)).decode()[:-1]
 HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "FIFO": ("x.jsonl", fifo, "is not a regular file"),
     "FIFO as Parquet": ("x.parquet", fifo, "is not a regular file"),
-    "gzip bomb": ("x.jsonl.gz", gzip_bomb, "unpacks to more than 500 times its size"),
-    "gzip bomb of lines": ("x.jsonl.gz", bomb_of_rows, "unpacks to more than 500 times its size"),
     "Parquet bomb": ("x.parquet", parquet_bomb, "unpacks to more than 500 times its size"),
     "Parquet of millions of nulls": ("x.parquet", parquet_of_nothing, "unpacks to more than 500 times its size"),
     "wide Parquet": ("x.parquet", wide_parquet, "the row has 10,001 columns; at most 10,000 are read"),
@@ -94,9 +81,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "digits in the extra column": ("x.parquet", extra(f'{{"user": {DIGITS}}}'), "x.parquet:1: "),
     "an endless cell of CSV": ("x.csv", content("a,b\n" + "x" * (5 << 20)), "broken CSV: field larger than"),
     "deep JSON": ("x.json", content("[" * 200_000), "cannot be read as JSON"),
-    "unknown format": ("x.xlsx", content(""), "unknown format; known formats are .jsonl, .ndjson, .jsonl.gz, .parquet"),
-    "no gzip": ("x.jsonl.gz", content("hello"), "x.jsonl.gz cannot be read as gzip: "),
-    "gzip cut short": ("x.jsonl.gz", content(gzip.compress(b'{"id": 1}\n')[:-12]), "cannot be read as gzip: "),
+    "unknown format": ("x.xlsx", content(""), "unknown format; known formats are .jsonl, .parquet"),
     "empty Parquet": ("x.parquet", content(""), "x.parquet cannot be read as Parquet: "),
     "Parquet cut short": ("x.parquet", content("PAR1"), "x.parquet cannot be read as Parquet: "),
     "text as Parquet": ("x.parquet", content("hello, I am a table"), "x.parquet cannot be read as Parquet: "),
@@ -107,8 +92,8 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "JSON in Latin-1": ("x.json", content(b'[{"id": "\xff"}]'), "cannot be read as JSON: str is not valid UTF-8"),
     "CSV in Latin-1": ("x.csv", content(b"id\n\xff\n"), "x.csv must be UTF-8: invalid start byte"),
     "two columns of one name": ("x.csv", content("id,id\n1,2\n"), "has two columns named 'id'"),
-    "UTF-16": ("x.jsonl", content(f"{ROW}}}".encode("utf-16")), "x.jsonl:1: wrong encoding: the file is UTF-16"),
-    "UTF-16 without a mark": ("x.jsonl", content(f"{ROW}}}".encode("utf-16-le")), "x.jsonl:1: holds a NUL byte"),
+    "UTF-16": ("x.jsonl", content(f"{ROW}}}".encode("utf-16")), "x.jsonl:1: broken JSON: str is not valid UTF-8"),
+    "UTF-16 without a mark": ("x.jsonl", content(f"{ROW}}}".encode("utf-16-le")), "x.jsonl:1: broken JSON"),
     "empty JSONL": ("x.jsonl", content(""), "x.jsonl holds no rows"),
     "blank JSONL": ("x.jsonl", content("\n \n\t\n"), "x.jsonl holds no rows"),
     "a mark alone": ("x.jsonl", content("\ufeff"), "x.jsonl holds no rows"),
@@ -126,10 +111,3 @@ def test_a_hostile_file_is_one_clear_line(name: str, tmp_path: Path, monkeypatch
     assert says in str(caught.value)
     assert caught.value.exit_code == 2
     assert len(str(caught.value).splitlines()) <= 2
-
-
-def test_a_large_file_that_packs_well_is_no_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "BOMB_BYTES", 1 << 20)
-    path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(gzip.compress(b"".join(line(sound(n)) for n in range(3_000))))
-    assert len(load(str(path))) == 3_000

@@ -9,12 +9,11 @@ import pytest
 from prb.data.load import load
 from prb.data.schema import normalize, row_problems, to_pair, to_rating
 from prb.data.source import MemorySource
-from prb.types import Aspect, Choice, Post, Rating, Turn
+from prb.types import Aspect, Post, Rating, Turn
 from tests.data.broken import sound
 
 SMALLEST = {"question": "Tea?", "chosen": "Yes.", "rejected": "No."}
 RATING: dict[str, Any] = {"id": 4, "user": 7, "question": "Tea?", "answer": "Yes.", "rating": 1}
-CHOICE = {"question": "Milk?", "chosen": "Yes, please.", "rejected": "Never."}
 
 
 def test_question_and_two_answers_are_enough() -> None:
@@ -52,12 +51,6 @@ def test_posts_keep_their_ids_or_are_numbered_and_attributes_are_named() -> None
     posts = [{"text": "Tea."}, {"text": "Rain.", "id": 9, "category": "Weather"}]
     assert to_pair(sound(1, profile=posts)).profile == (Post("1", "", "Tea."), Post("9", "Weather", "Rain."))
     assert to_pair(normalize(sound(1, profile={"likes": "tea"}))).profile == (Post("likes", "", "likes: tea"),)
-
-
-def test_a_history_of_past_preferences_is_choices() -> None:
-    prompt = {**CHOICE, "prompt": CHOICE["question"], "question": None}
-    for history in ([CHOICE], [prompt]):
-        assert to_pair(normalize({**SMALLEST, "id": 1, "history": history})).choices == (Choice(**CHOICE),)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +92,6 @@ def load_pairs_of(rows: list[dict[str, Any]]) -> list[Any]:
     return list(load(MemorySource("mine", rows)))
 
 
-def test_an_instruction_with_an_input_is_one_question() -> None:
-    row = {"instruction": "Translate.", "input": "Tee", "chosen": "Tea", "rejected": "Coffee"}
-    blank = {**row, "input": ""}
-    assert [pair.question for pair in load_pairs_of([row, blank])] == ["Translate.\n\nTee", "Translate."]
-
-
 PROMPT = [{"role": "system", "content": "Be kind."}, {"role": "human", "content": "Hi"}, {"content": "Help"}]
 
 
@@ -141,7 +128,7 @@ def test_a_rubric_may_be_texts_and_structured_fields_may_be_json() -> None:
 def test_a_row_in_our_form_is_left_as_it_is_and_unknown_fields_are_allowed_everywhere() -> None:
     row = sound(1, mood=[1, {"x": None}], profile=[{"text": "Tea.", "stars": 5}])
     row["rubric_aspects"] = [{"aspect": "brevity", "weight": 0.5}]
-    assert normalize(row) is row
+    assert normalize(row) == row
     assert row_problems(row, "pairs") == []
 
 

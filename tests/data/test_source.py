@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import decimal
-import gzip
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,21 +58,12 @@ def test_blank_lines_are_counted_and_a_mark_is_dropped_at_the_start_only(tmp_pat
     assert (second.line, str(second.problem)[:11]) == (5, "broken JSON")
 
 
-def write_with_a_hole(path: Path, size: int) -> None:
-    """A sound row, a line of `size` bytes that take no room on the disk, a sound row."""
-    with path.open("wb") as file:
+def test_a_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    with path.open("wb") as file:  # the long line takes no room on the disk
         file.write(line(sound(1)))
-        file.seek(size, 1)
+        file.seek(50 << 20, 1)
         file.write(b"\n" + line(sound(3)))
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path: Path, packed: bool) -> None:
-    path = tmp_path / ("x.jsonl.gz" if packed else "x.jsonl")
-    if packed:
-        path.write_bytes(gzip.compress(line(sound(1)) + b" " * (50 << 20) + b"\n" + line(sound(3)), 1))
-    else:
-        write_with_a_hole(path, 50 << 20)
     rows = list(file_source(path).rows())
     problems = [None, "the line is longer than 16 MB", None]
     assert [(row.line, row.problem) for row in rows] == list(enumerate(problems, 1))
@@ -123,7 +113,7 @@ def test_a_nul_in_parquet_is_found(tmp_path: Path) -> None:
 
 def test_file_names_name_the_split_unless_a_row_does(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_bytes(line(sound(1)) + line(sound(4, split="test")))
-    (tmp_path / "validation-extra.ndjson").write_bytes(line(sound(2)))
+    (tmp_path / "validation-extra.jsonl").write_bytes(line(sound(2)))
     write_parquet(tmp_path / "test-00000-of-00001.parquet", [sound(3)])
     for split, ids in {"train": ["r1"], "validation": ["r2"], "test": ["r3", "r4"]}.items():
         assert load(str(tmp_path), split=split).index.ids == ids
@@ -163,7 +153,7 @@ def test_hidden_and_foreign_files_are_left_alone_and_other_names_name_no_split(t
 
 def test_a_folder_without_data_and_an_id_in_two_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(BadInput, match=r"holds no .jsonl or .ndjson .* or .csv or .tsv file"):
+    with pytest.raises(BadInput, match=r"holds no .jsonl or .parquet or .json or .csv file"):
         load(str(tmp_path))
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_bytes(line(sound(1)))
@@ -220,7 +210,6 @@ def write(path: Path, content: str | bytes) -> Path:
     [
         ' [\n {"id": 1}\n ,\n {"id": 2} ]\n',
         '\ufeff[{"id":1},{"id":2}]',
-        '{"data": [{"id": 1}, {"id": 2}], "version": 3}',
     ],
 )
 def test_a_list_of_objects_is_rows(tmp_path: Path, content: str) -> None:
@@ -251,10 +240,7 @@ def test_a_table_loads_with_json_in_its_structured_columns(tmp_path: Path) -> No
     ("name", "table"),
     [
         ("x.csv", "Question;Chosen;Rejected;User ID\nTea, or not?;Yes.;No.;ann\n"),
-        ("x.csv", 'Question, Chosen, Rejected, User ID\n"Tea, or not?", Yes., No., ann\n'),
         ("x.csv", "Question\tChosen\tRejected\tUser ID\nTea, or not?\tYes.\tNo.\tann\n"),
-        ("x.tsv", "question\tchosen\trejected\tuser\r\nTea, or not?\tYes.\tNo.\tann\r\n"),
-        ("x.csv", 'Question|CHOSEN|rejected|userId\n"Tea, or not?"|"Yes."|No.|ann\n'),
     ],
 )
 def test_tables_of_any_dialect_and_capital_headers_load(tmp_path: Path, name: str, table: str) -> None:

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prb.downstream import columns
 from prb.downstream import correlate as module
 from prb.downstream.bon import best_of_n
 from prb.downstream.columns import (
@@ -25,7 +24,7 @@ from prb.downstream.columns import (
     checked,
     read_runs,
     read_table,
-    resampled_columns,
+    resampled_scores,
 )
 from prb.downstream.correlate import CorrelateConfig
 from prb.errors import BadInput, UnknownName
@@ -74,7 +73,7 @@ def test_the_published_correlations_and_what_they_are_worth(tmp_path: Path) -> N
         of_rho, of_ndcg = cells[down, "spearman"], cells[down, "ndcg"]
         assert (of_rho["value"], of_rho["p"]) == (pytest.approx(rho), pytest.approx(p, abs=5e-4))
         assert (of_ndcg["value"], of_ndcg["p"]) == (pytest.approx(gain, abs=5e-5), pytest.approx(p_gain, abs=5e-4))
-        assert (of_rho["exact"], of_rho["orders"], of_rho["interval"], of_rho["noise"]) == (True, 720, None, None)
+        assert (of_rho["exact"], of_rho["interval"], of_rho["noise"]) == (True, None, None)
         # two columns: Holm doubles the smaller p, then takes the larger of the two
         assert of_rho["p_holm"] == pytest.approx(2 * 0.497222, abs=1e-5)
     assert len(cells) == 2 * 7
@@ -89,18 +88,6 @@ def test_ten_models_or_more_have_intervals_over_models(tmp_path: Path) -> None:
     assert low < cell["value"] <= high <= 1
     (fewer,) = correlate(table(tmp_path, x=x[:9], y=y[:9]), measure=("spearman",))["sets"][0]["correlations"]
     assert fewer["interval"] is None
-
-
-def test_the_scores_own_errors_are_carried_through(tmp_path: Path) -> None:
-    x = np.arange(5.0)
-
-    def noise(error: float) -> Any:
-        found = correlate(table(tmp_path, x=x, x_se=error + 0 * x, y=x), measure=("spearman",))
-        return found["sets"][0]["correlations"][0]["noise"]
-
-    assert noise(0.01) == (pytest.approx(1), pytest.approx(1))
-    low, high = noise(3)
-    assert low < 0.2 < high
 
 
 def test_two_benchmarks_are_compared_on_the_same_downstream(tmp_path: Path) -> None:
@@ -183,33 +170,17 @@ def test_a_family_on_which_a_column_rests_alone_leaves_nothing_to_correlate(writ
     assert (left["family"], left["value"], left["p"], left["highest_p"]) == ("d", None, 1, 1)
 
 
-def test_families_of_runs_and_other_tables_come_from_a_file(written: Write) -> None:
-    path = written("model,bench,down\na,1,1\nb,2,2\nc,3,3\nd,4,5\ne,5,4\n")
-    names = written("model,family\na,x\nb,x\nc,y\nd,z\ne,z\n", "families.csv")
-    found = correlate(path, unit="family", families=names, measure=("spearman",))
-    assert found["members"] == {"x": ["a", "b"], "y": ["c"], "z": ["d", "e"]}
-    assert found["bench"][0]["values"] == [1.5, 3, 4.5]
-
-
-def test_standard_errors_of_a_family_are_those_of_a_mean(written: Write) -> None:
-    path = written("model,family,x,x_se,down\na1,a,1,3,1\na2,a,1,4,1\nb,b,2,1,2\nc,c,3,1,3\n")
-    assert correlate(path, unit="family", bench=("x",), downstream=("down",))["bench"][0]["errors"] == [2.5, 1, 1]
-
-
 @pytest.mark.parametrize(
-    ("table", "families", "says"),
+    ("table", "says"),
     [
-        ("model,bench,down\na,1,1\nb,2,2\nc,3,4\n", None, "'a' has no family: --unit family needs one"),
-        ("model,family,bench,down\na,x,1,1\nb,x,2,2\nc,y,3,4\n", None, "2 families with all scores"),
-        ("model,family,bench,down\nnoisy 1,x,1,1\nb,x,2,2\nc,y,3,4\n", None, "'x' has constructed models and others"),
-        ("model,bench,down\na,1,1\nb,2,2\nc,3,4\n", "name,kind\na,x\n", "must have the columns model and family"),
+        ("model,bench,down\na,1,1\nb,2,2\nc,3,4\n", "'a' has no family: --unit family needs a table"),
+        ("model,family,bench,down\na,x,1,1\nb,x,2,2\nc,y,3,4\n", "2 families with all scores"),
+        ("model,family,bench,down\nnoisy 1,x,1,1\nb,x,2,2\nc,y,3,4\n", "'x' has constructed models and others"),
     ],
 )
-def test_families_that_cannot_be_used_are_refused(written: Write, table: str, families: str | None, says: str) -> None:
-    path = written(table)
-    file = written(families, "families.csv") if families else None
+def test_families_that_cannot_be_used_are_refused(written: Write, table: str, says: str) -> None:
     with pytest.raises(BadInput, match=says):
-        correlate(path, unit="family", families=file)
+        correlate(written(table), unit="family")
 
 
 def test_constructed_families_are_left_out_a_second_time(written: Write) -> None:
@@ -320,7 +291,7 @@ def test_accuracy_of_a_model_on_rmb_comes_out_as_published(shared_data: Path) ->
 # --- tables: every format, which columns are meant, and what is wrong with bad ones ---
 
 CSV = "model,bench,down\na,0.5,1\nb,0.6,3\nc,0.7,2\n"
-SIDES = "model,downstream: ppo,bench: x,y\na,1,2,3\nb,2,3,1\nc,3,1,2\n"
+SIDES = "model,ppo,x,y\na,1,2,3\nb,2,3,1\nc,3,1,2\n"
 
 
 @pytest.fixture
@@ -358,23 +329,17 @@ def test_every_format_says_the_same(written: Write, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named", "bench", "downstream"),
     [
-        (SIDES, ((), ()), ["x", "y"], ["ppo"]),
+        (SIDES, ((), ("ppo",)), ["x", "y"], ["ppo"]),
         (SIDES, (("x",), ("y",)), ["x"], ["y"]),
-        ("Kind,Model,\"Arena  Elo\n[Feb]\",Bench\nx,a,1,2\ny,b,2,1\n", ((), ("Arena Elo [Feb]",)), ["Bench"], None),
+        ('Kind,Model,"Arena  Elo\n[Feb]",Bench\nx,a,1,2\ny,b,2,1\n', ((), ("Arena Elo [Feb]",)), ["Bench"], None),
     ],
-)  # fmt: skip
-def test_headers_say_which_side_a_column_is_on_and_may_be_broken_over_lines(
+)
+def test_columns_are_on_the_side_that_is_asked_for_and_headers_may_be_broken_over_lines(
     written: Write, text: str, named: Any, bench: list[str], downstream: list[str] | None
 ) -> None:
     found = read(written(text), *named)
     assert [column.name for column in found.bench] == bench
     assert [column.name for column in found.downstream] == (downstream or list(named[1]))
-
-
-def test_a_column_of_standard_errors_belongs_to_its_column(written: Write) -> None:
-    found = read(written("rm,x,x_se,y\na,1,0.1,1\nb,2,0.2,2\nc,3,0.3,3\n"), downstream=("y",))
-    errors = [None if column.errors is None else column.errors.tolist() for column in found.columns]
-    assert errors == [[0.1, 0.2, 0.3], None]
 
 
 def test_short_rows_lack_scores_and_blank_rows_are_none(written: Write) -> None:
@@ -388,15 +353,12 @@ def test_short_rows_lack_scores_and_blank_rows_are_none(written: Write) -> None:
     ("text", "says"),
     [
         ("model,x,y\n", "holds no rows"),
-        ("", "holds no rows"),
         ("model,x,y,z\na,1,2,3\n", "name the columns of downstream scores with --downstream; columns of numbers: 'x'"),
         ("model,x\na,1\n", "columns of numbers: 'x'"),
         ("x,y\n1,2\n2,3\n", "no column of model names"),
-        ("model,x,x\na,1,2\n", "has two columns named 'x'"),
-        ("model,x,y\na,1,2,3\n", "row 1 has more cells than the header"),
+        ("model,x,x\na,1,2\n", "has two columns of one name"),
+        ("model,x,y\na,1,2,3\n", "a row with more cells than the header"),
         ("model,x,y\n,1,2\n", "row 1 has no name in column 'model'"),
-        ("model,x,x_se,downstream:y\na,1,-0.1,2\n", "'x_se' lacks a standard error of a score, or has a negative one"),
-        ("model,x,x_se,downstream:y\na,1,,2\n", "'x_se' lacks a standard error of a score, or has a negative one"),
     ],
 )
 def test_bad_tables_are_told_what_is_wrong(written: Write, text: str, says: str) -> None:
@@ -425,25 +387,13 @@ def test_a_column_of_numbers_with_a_word_in_it_is_told_and_not_passed_over(writt
     assert [column.name for column in found.columns] == ["x", "y"]
 
 
-def test_files_that_are_no_tables_are_told(written: Write, tmp_path: Path) -> None:
-    (tmp_path / "latin.csv").write_bytes(b"model,x,y\n\xe9,1,2\n")
-    (tmp_path / "bad.parquet").write_bytes(b"no")
-    for path, says in (
-        (tmp_path, "is a folder: give runs with --bench and --downstream"),
-        (tmp_path / "nowhere.csv", "does not exist"),
-        (written(CSV, "t.xlsx"), "unknown format"),
-        (tmp_path / "latin.csv", "cannot be read as CSV in UTF-8"),
-        (tmp_path / "bad.parquet", "cannot be read as Parquet"),
-        (written("[1]", "b.json"), "row 1: must be an object, one per model"),
-        (written("nonsense", "c.json"), "cannot be read as JSON"),
-    ):
-        with pytest.raises(BadInput, match=says):
-            read(path)
+def test_a_folder_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is a folder: give runs with --bench and --downstream"):
+        read(tmp_path)
 
 
 def scores(x: list[float], y: list[float], names: str = "abcdefgh") -> Scores:
-    errors, draws = np.array(x) / 10, np.array([x, x])
-    column = ScoreColumn("x", np.array(x), errors, draws)
+    column = ScoreColumn("x", np.array(x), np.array([x, x]))
     return Scores(tuple(names[: len(x)]), (column,), (ScoreColumn("y", np.array(y)),))
 
 
@@ -451,20 +401,18 @@ def test_a_model_that_lacks_a_score_is_left_out() -> None:
     kept, left_out = checked(scores([1, np.nan, 3, 4, 5], [1, 2, np.nan, 4, 3]))
     assert (kept.models, left_out) == (("a", "d", "e"), ["b", "c"])
     column = kept.bench[0]
-    assert column.errors is not None
     assert column.draws is not None
-    assert (column.values.tolist(), column.errors.tolist()) == ([1, 4, 5], [0.1, 0.4, 0.5])
-    assert column.draws.tolist() == [[1, 4, 5]] * 2
+    assert (column.values.tolist(), column.draws.tolist()) == ([1, 4, 5], [[1, 4, 5]] * 2)
 
 
 @pytest.mark.parametrize(
     ("found", "says"),
     [
         (scores([1], [1]), "1 model with all scores: correlating needs 3"),
-        (scores([1, 2], [1, 2]), "2 models with all scores"),
         (scores([2, 2, 2], [1, 2, 3]), "column 'x' is the same for all 3 models"),
         (scores([1, 2, 3], [1, 2, 3], names="aba"), "'a': more than one row"),
         (scores([1, np.nan, 3], [1, 2, 3]), r"2 models with all scores: .* \(left out for a missing score: 1\)"),
+        (scores([np.nan, np.nan], [1, 2]), "0 models with all scores"),
     ],
 )
 def test_what_cannot_be_correlated_is_refused(found: Scores, says: str) -> None:
@@ -601,7 +549,7 @@ def test_runs_with_some_models_each_are_one_column(data: Path, bench: Path, best
     assert found.models == ("short", "long", "knows")
     assert len(found.bench) == 1
     assert np.isnan(found.downstream[0].values).tolist() == [False, False, True]
-    with pytest.raises(BadInput, match="'short' has two scores in"):
+    with pytest.raises(BadInput, match="has two scores in"):
         read_folders([bench, bench], best)
 
 
@@ -675,10 +623,10 @@ def test_folders_of_the_wrong_kind_are_told(bench: Path, best: Path, tmp_path: P
             read_folders(*sides)
 
 
-def draws_of(*columns: tuple[str, dict[str, Any]], models: tuple[str, ...] = ("m",)) -> list[Any]:
+def draws_of(*columns: tuple[str, dict[str, Any]]) -> list[Any]:
     """The resamples of columns on some data, each with the values of its models by cluster."""
     made = [RunColumn(f"column {n}", data, cells) for n, (data, cells) in enumerate(columns)]
-    return [column.draws for column in resampled_columns(made, models)]
+    return [column.draws for column in resampled_scores(made, []).bench]
 
 
 TWELVE = {f"c{n}": [float(n)] for n in range(12)}
@@ -694,18 +642,16 @@ def test_draws_spread_as_wide_as_the_clustered_standard_error() -> None:
 
 def test_models_that_answer_alike_on_every_item_never_change_places() -> None:
     lower = {name: [value[0] - 1] for name, value in TWELVE.items()}
-    (draws,) = draws_of(("d", {"a": TWELVE, "b": lower}), models=("a", "b"))
+    (draws,) = draws_of(("d", {"a": TWELVE, "b": lower}))
     assert np.ptp(draws[:, 0] - draws[:, 1]) == pytest.approx(0)
 
 
-def test_one_draw_serves_all_columns_on_the_same_data_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_draw_serves_all_columns_on_the_same_data_and_no_other() -> None:
     same, again, other = draws_of(("d", {"m": TWELVE}), ("d", {"m": TWELVE}), ("e", {"m": TWELVE}))
     assert (same == again).all()
     assert not (same == other).all()
-    monkeypatch.setattr(columns, "MAX_CELLS", 12 * 7)  # drawn in parts, they are the same
-    assert (draws_of(("d", {"m": TWELVE}))[0] == same).all()
 
 
 def test_a_single_cluster_says_nothing_about_the_next() -> None:
-    (column,) = resampled_columns([RunColumn("x", "d", {"m": {"c": [0.5, 1.0]}})], ["m"])
-    assert (column.values.tolist(), column.errors, column.draws) == ([0.75], None, None)
+    (column,) = resampled_scores([RunColumn("x", "d", {"m": {"c": [0.5, 1.0]}})], []).bench
+    assert (column.values.tolist(), column.draws) == ([0.75], None)

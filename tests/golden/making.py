@@ -128,7 +128,7 @@ def grade(prb: Shell) -> Json:
     with endpoint() as server:
         prb.ok("grade", *usual, "--answers", answers, "--out", "embedded")
         prb.ok("grade", *usual, "--answers", answers, "--grader", "llm?llm=openai/judge&way=each", "--out", "each")
-        words = ("--validate", "--human", human, "--retest", "--grader", "llm?llm=openai/judge")
+        words = ("--validate", "--human", human, "--grader", "llm?llm=openai/judge")
         prb.ok("grade", *usual, *words, "--out", "validated")
         made = {folder: prb.files(folder, *names) for folder in ("embedded", "each", "validated")}
         return {**made, "requests": server.requests()}

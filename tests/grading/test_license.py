@@ -11,9 +11,7 @@ import pytest
 
 import prb
 from prb.errors import BadInput
-from prb.grading import Answered, Grades
 from prb.grading.license import License, make_license, read_license
-from prb.grading.run import grade
 from tests.conftest import make_row
 
 PANDALM = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "pandalm"
@@ -32,7 +30,6 @@ def people(tmp_path: Path, right: tuple[float, ...] = (0.9, 0.9, 0.9), items: in
             "item": f"i{n}",
             "annotator": f"p{p}",
             "judgment": "chosen" if rng.random() < r else "rejected",
-            "group": "ab"[n % 2],
         }
         for n in range(items)
         for p, r in enumerate(right)
@@ -69,18 +66,6 @@ def test_the_judges_other_items_narrow_the_interval_and_its_bias_is_taken_out(tm
     assert question.inflation.value == pytest.approx(1 - question.powered.human.value)
     assert question.powered.judge == 1.0
     assert question.powered.tuned.value == pytest.approx(question.powered.human.value)  # a constant tells nothing
-    assert set(question.inflation_by_group) == {"a", "b"}
-
-
-def test_a_license_corrects_numbers_that_rest_on_the_judge(tmp_path):
-    made = licensed(tmp_path, license=judge(tmp_path, 0.9), human=people(tmp_path))
-    new = [f"new{n}" for n in range(50)]
-    found = made.correct("preference", new, np.ones(50), new)
-    labels = made.question("preference").labels
-    human, judged = np.mean([label.human for label in labels]), np.mean([label.judge for label in labels])
-    assert found.tuned.value == pytest.approx(human + found.weight * (1 - judged))
-    with pytest.raises(BadInput, match="is about preference, not about grades"):
-        made.correct("grades", new, np.ones(50), new)
 
 
 def test_the_export_of_a_study_asks_about_preference_and_quality(tmp_path):
@@ -112,19 +97,6 @@ def test_the_export_of_a_study_asks_about_preference_and_quality(tmp_path):
         ("preference", 3, 1.0),
         ("quality", 3, 1.0),
     ]
-
-
-def test_twins_are_items_of_the_person_effect(tmp_path):
-    twins = [(f"a{n}", f"b{n}") for n in range(4)]
-    mirror = {**dict(twins), **{b: a for a, b in twins}}
-    lines = [
-        {"item": i, "annotator": "p", "judgment": "chosen", "mirror": m, "cluster": i[1]} for i, m in mirror.items()
-    ]
-    said = [{"item": i, "judgment": "chosen" if i[0] == "a" else "rejected"} for i in mirror]
-    made = licensed(tmp_path, license=str(write(tmp_path / "j.jsonl", said)), human=write(tmp_path / "p.jsonl", lines))
-    effect = made.questions[0].person_effect
-    assert effect is not None
-    assert (effect.human.value, effect.judge) == (1.0, 0.5)  # the judge prefers the same answer for both users
 
 
 def grading_run(tmp_path: Path) -> tuple[Path, Path]:
@@ -200,25 +172,6 @@ def test_on_pandalm_a_judge_of_2023_is_worse_than_its_three_annotators_by_more_t
     assert question.test.advantage == pytest.approx(0.758, abs=0.0005)
 
 
-def test_grades_are_also_given_as_people_would_grade(tmp_path, write_jsonl):
-    rows = write_jsonl([make_row(n) for n in range(1, 13)])
-    human = [{"pair": f"r{n}", "answer": "x", "annotator": p, "grades": [1]} for n in range(1, 7) for p in "ab"]
-    answers = write(tmp_path / "answers.jsonl", [{"pair": f"r{n}", "answer": "x"} for n in range(1, 13)])
-
-    class Generous:
-        fingerprint, remote = "generous", False
-
-        def grade(self, asked: list[Answered]) -> list[Grades]:
-            return [Grades(aspects=(2.0 if int(a.pair[1:]) % 2 else 1.0,)) for a in asked]
-
-    graded = {"grader": Generous(), "dataset": str(rows), "answers": answers}
-    first = grade(**graded, out=tmp_path / "first")
-    made = make_license(license=str(first.folder), human=write(tmp_path / "h.jsonl", human), out=tmp_path / "license")
-    summary = grade(**graded, license=made.folder, out=tmp_path / "second").summary
-    assert summary["score"]["value"] == 0.75
-    assert summary["licensed"]["score"]["value"] == pytest.approx(0.5)  # what both people say of every labeled answer
-
-
 def test_an_evaluation_also_reports_accuracy_by_labels_of_people(tmp_path, write_jsonl):
     rows = write_jsonl([make_row(n) for n in range(1, 21)])
     human = [{"item": f"r{n}", "annotator": p, "judgment": "rejected"} for n in range(1, 6) for p in "ab"]
@@ -233,20 +186,3 @@ def test_an_evaluation_also_reports_accuracy_by_labels_of_people(tmp_path, write
     # people say the opposite of every label, so where they labeled a row the model is right as often as it is wrong
     assert by_people["value"] == pytest.approx(1 - accuracy["value"], abs=0.3)
     assert "Accuracy by people's labels" in str(result)
-
-
-def test_best_of_n_is_also_given_as_people_would_grade(tmp_path, write_jsonl):
-    rows = write_jsonl([make_row(n) for n in range(1, 9)])
-    answers = [{"pair": f"r{n}", "answers": ["short", "a longer one"]} for n in range(1, 9)]
-    run, human = grading_run(tmp_path)
-    result = prb.best_of_n(
-        candidates=str(write(tmp_path / "pool.jsonl", answers)),
-        model=("length",),
-        dataset=str(rows),
-        license=make_license(license=str(run), human=human, out=tmp_path / "license").folder,
-        out=tmp_path / "bon",
-        quiet=True,
-    )
-    # a constant grader says nothing, so people's mean is all there is
-    assert result.summary["by_people"]["scores"]["length"]["value"] == pytest.approx(0.5)
-    assert "As people would grade, best of 2: length" in str(result)

@@ -148,23 +148,13 @@ def test_validation_grades_both_answers_of_every_row(data: str, tmp_path: Path) 
             return Failure("busy")
         return Grades(aspects=(2.0,) if answered.answer.startswith("Once") else (1.0,))
 
-    config = GradeConfig(grader="mine", dataset=data, validate=True, retest=True, out=tmp_path / "run")
+    config = GradeConfig(grader="mine", dataset=data, validate=True, out=tmp_path / "run")
     summary = grade(config, grader=Recording(knows)).summary
     found = summary["validation"]
     assert (found["accuracy"]["value"], found["accuracy"]["n"], found["accuracy"]["failed"]) == (1.0, 4, 1)
     assert found["gap"]["value"] == 0.5
-    assert summary["retest"] == {"deterministic": True}
     assert summary["human"] is None
     assert len(lines(tmp_path / "run")) == 10
-
-
-def test_a_retest_asks_again_under_another_seed(data: str, tmp_path: Path) -> None:
-    llm = ScriptedLLM(lambda r: "[2]" if r.sampling.seed == 0 or "number 1" in r.chat[0].text else "[1]")
-    config = GradeConfig(grader="mine", dataset=data, validate=True, retest=True, limit=4, out=tmp_path / "run")
-    found = grade(config, grader=LLMGrader(llm)).summary["retest"]
-    assert len(llm.requests) == 2 * 2 * 4
-    assert (found["deterministic"], found["answers"], found["equal"]["value"]) == (False, 8, 0.25)
-    assert [line["round"] for line in lines(tmp_path / "run")] == [0] * 8 + [1] * 8
 
 
 def test_human_grades_are_compared_with_the_graders_own(data: str, tmp_path: Path, write_jsonl: Write) -> None:
@@ -186,7 +176,6 @@ def test_human_grades_are_compared_with_the_graders_own(data: str, tmp_path: Pat
     [
         ({}, "one of --answers FILE and --validate"),
         ({"validate": True, "answers": Path("a.jsonl")}, "one of --answers FILE and --validate"),
-        ({"answers": Path("a.jsonl"), "retest": True}, "only be used with --validate"),
         ({"answers": Path("a.jsonl"), "human": Path("h.jsonl")}, "only be used with --validate"),
         ({"validate": True, "limit": 0}, "limit must be at least 1, not 0"),
         ({"validate": True, "batch": 0}, "batch must be at least 1, not 0"),
@@ -416,10 +405,9 @@ def test_agreement_by_hand() -> None:
         GradedTwice("b", graded(1, 1), graded(1, 1)),
         GradedTwice("c", graded(0.4, 1.6), graded(0, 2)),  # rounded for aspects, as it is for scores
         GradedTwice("d", FAILED, graded(2, 2)),
-        GradedTwice("d", graded(2, 2), FAILED),
     ]
     result = agreement(rows)
-    assert (result.answers, result.failed) == (3, 2)
+    assert (result.answers, result.failed) == (3, 1)
     assert (result.equal.value, result.equal.n) == (5 / 6, 6)
     kappa = cohen_kappa_score([2, 0, 1, 1, 0, 2], [2, 1, 1, 1, 0, 2], weights="quadratic")
     assert result.kappa.value == pytest.approx(kappa)

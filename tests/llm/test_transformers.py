@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from prb.engine.chat import PLAIN_TEMPLATE, one_bos, write_prompt
+from prb.engine.states import Sharing
 from prb.errors import BadInput, BadSpec, MissingExtra
 from prb.llm import LLM, Completion, Request, Sampling, make_llm
 from prb.llm.transformers import draw, gumbel
@@ -73,12 +74,7 @@ def test_in_16_bits_requests_share_a_pass_too(folder: Path, dtype: str) -> None:
 
 
 def test_a_model_that_padding_changes_gets_one_request_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import LlamaModel
-
-    forward = LlamaModel.forward
-    monkeypatch.setattr(
-        LlamaModel, "forward", lambda self, *args, **kwargs: forward(self, *args, **{**kwargs, "attention_mask": None})
-    )
+    monkeypatch.setattr("prb.engine.load.Checkpoint.sharing", Sharing(False, padding=False, why="as a test says"))
     llm: Any = make_llm(f"transformers/{folder}?device=cpu&revision=blind-to-padding")
     assert llm._batch == 1
 

@@ -16,7 +16,7 @@ from tests.models.test_judge import SAYS
 
 PAIRWISE = [name for name, style in STYLES.items() if style.kind == "pairwise"]
 NAMES = [name for name, style in STYLES.items() if style.kind != "checklist"]
-RATES = {"rating": "Rating: [[3]]", "rating-direct": "3", "rating-prometheus": "[RESULT] 3"}
+RATES = {"rating": "Rating: [[3]]", "rating-direct": "3"}
 
 
 OTHER_SCALES = ("3 stars out of 5", "3 out of 5", "3/5", "3 of 5")
@@ -123,14 +123,6 @@ def test_what_is_no_verdict_is_not_guessed(text: str) -> None:
         ("prometheus", "[RESULT] A good answer", None),
         ("prometheus", "[RESULT] tie", None),
         ("prometheus", "Feedback: A is good. Result: A", None),
-        ("arena-hard", "My final verdict is: [[A>>B]]", "first"),
-        ("arena-hard", "[[A>B]]", "first"),
-        ("arena-hard", "**[[ A = B ]]**", "tie"),
-        ("arena-hard", "[[b > a]]", "second"),
-        ("arena-hard", "[[B>>A]]!", "second"),
-        ("arena-hard", "[[A>B]], not [[A>>B]]", None),
-        ("arena-hard", "[[A<B]]", None),
-        ("arena-hard", "A>B", None),
         ("pairwise-direct", "A", "first"),
         ("pairwise-direct", " b.", "second"),
         ("pairwise-direct", "**B**", "second"),
@@ -176,14 +168,7 @@ def test_every_pairwise_style_reads_its_own_form(style: str, text: str, says: st
         ("rating", "Rating: " + "9" * 5000, "rating outside the scale"),
         ("rating", "Rating: 7/" + "1" * 5000, "rating outside the scale"),
         *(("rating", f"Rating: {text}", "rating outside the scale") for text in OTHER_SCALES),
-        *(("rating-prometheus", f"[RESULT] {text}", 3.0) for text in OTHER_SCALES),
         *(("rating", f"Rating: {text}", None) for text in DOUBTFUL),
-        *(("rating-prometheus", f"[RESULT] {text}", None) for text in DOUBTFUL),
-        ("rating-prometheus", "Feedback: it meets most of it. [RESULT] 4", 4.0),
-        ("rating-prometheus", "Feedback: …\n**[RESULT]** 5/5", 5.0),
-        ("rating-prometheus", "[result]: 2.", 2.0),
-        ("rating-prometheus", "[RESULT] 6", "rating outside the scale"),
-        ("rating-prometheus", "Score: 4", None),
         ("rating-direct", "7", 7.0),
         ("rating-direct", "**9**", 9.0),
         ("rating-direct", "Rating: 3", 3.0),

@@ -59,30 +59,14 @@ def expected(words: Any, asks: list[Ask] = ASKS) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
-@pytest.mark.parametrize("named", [True, False])
-def test_every_server_gives_the_raw_logits_of_our_own_tokens(
-    kind: str, named: bool, server: Any, words: Any, folder: str
-) -> None:
+def test_every_server_gives_the_raw_logits_of_our_own_tokens(kind: str, server: Any, words: Any, folder: str) -> None:
     one = server(kind)
     with serve_rewards(one) as url:
-        model = make(url, tokenizer=folder, **({"api": kind} if named else {}))
+        model = make(url, tokenizer=folder)
         assert model.score(ASKS) == expected(words)
     ids = inputs(one.bodies[-1])[0]
     assert (ids[0], ids.count(words.bos_token_id)) == (words.bos_token_id, 1)
     assert model.fingerprint.startswith(f"served-{kind}-")
-
-
-def test_a_head_that_vllm_runs_on_every_token_is_read_at_the_last(server: Any, words: Any) -> None:
-    """Qwen2-RM and its like, which vLLM has only for `/pooling` with task `token_classify`."""
-
-    def every_token(_: RewardServer, body: Any) -> Any:
-        rows = [
-            {"index": n, "data": [[worth(ids[: i + 1])] for i in range(len(ids))]} for n, ids in enumerate(inputs(body))
-        ]
-        return (200, {"data": rows}) if body.get("task") == "token_classify" else (404, {"detail": "Not Found"})
-
-    with serve_rewards(server(fault=every_token)) as url:
-        assert make(url, api="vllm-tokens").score(ASKS) == expected(words)
 
 
 def test_a_prb_server_is_sent_queries_as_they_are(server: Any) -> None:
@@ -99,7 +83,6 @@ def test_a_prb_server_is_sent_queries_as_they_are(server: Any) -> None:
         ((404, {}), (404, {}), "is not vLLM, SGLang"),
         ((200, {"version": "0.32.0"}), (200, {"data": ["rm"]}), "unknown way"),
         ((200, {"version": "0.32.0"}), (200, {"data": []}), "serves no model"),
-        ((200, {"version": "0.14.0"}), None, "0.14.0 takes no token ids"),
         ((401, {}), None, "needs a key"),
     ],
 )
@@ -177,21 +160,17 @@ def test_a_reply_about_anything_else_is_no_score(reply: Any, server: Any) -> Non
         model = make(url, retries=1)
         one.fault = lambda *_: (200, reply)
         scores = model.score(ASKS[:2])
-    assert all(isinstance(score, Failure) and score.kind in ("transient", "fatal") for score in scores)
-    assert all("unreadable reply" in str(s) or "changed" in str(s) for s in scores)
+    assert all(isinstance(score, Failure) and score.kind == "transient" for score in scores)
+    assert all("unreadable reply" in str(s) for s in scores)
 
 
 def test_a_server_that_begins_to_give_two_logits_is_not_scored_on(server: Any, words: Any) -> None:
     one = server()
     with serve_rewards(one) as url:
-        model = make(url)
+        model = make(url, retries=0)
         assert model.score(ASKS[:2]) == expected(words)[:2]
-        two = {"data": [{"index": n, "probs": [1.0, 2.0]} for n in range(2)]}
-        one.fault = lambda *_: (200, two)
-        (failure,) = set(model.score(ASKS[2:4]))
-    assert isinstance(failure, Failure)
-    assert str(failure) == "the server has changed: 2 logits per text, 1 before: it serves another model now"
-    assert failure.kind == "fatal"
+        one.fault = lambda *_: (200, {"data": [{"index": n, "probs": [1.0, 2.0]} for n in range(2)]})
+        assert all(isinstance(score, Failure) for score in model.score(ASKS[2:4]))
 
 
 @pytest.mark.parametrize("digits", [400, 5000])
@@ -202,14 +181,6 @@ def test_an_absurd_logit_is_no_score(digits: int, server: Any) -> None:
         one.fault = lambda *_: (200, b'{"data": [{"index": 0, "probs": [%s]}]}' % (b"9" * digits))
         (score,) = model.score(ASKS[:1])
     assert isinstance(score, Failure)
-
-
-@pytest.mark.parametrize("version", ["0." + "9" * 5000, "9" * 5000, "0.1.dev1+gabc"], ids=lambda text: text[:13])
-def test_any_version_that_is_not_too_old_will_do(version: str, server: Any, words: Any) -> None:
-    with serve_rewards(server(version=version)) as url:
-        model = make(url)
-        assert model.score(ASKS) == expected(words)
-        assert len(model.fingerprint) < 300
 
 
 def test_the_fingerprint_tells_server_version_model_and_dtype_but_no_address(server: Any, folder: str) -> None:

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.errors import BadSpec
-from prb.llm import Completion, ScriptedLLM
 from prb.models import MODELS
-from prb.models.judge import STYLES, PairwiseJudge, Panel, RatingJudge, vote
+from prb.models.judge import Panel, vote
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.types import Ask, Duel, Failure, Query, Reward, Verdict
+from prb.types import Duel, Failure, Query, Reward, Verdict
 
 QUERY = Query(question="Which?")
 DUEL = Duel(QUERY, "one", "two")
@@ -38,32 +37,6 @@ def test_who_failed_has_no_vote_but_was_paid() -> None:
     assert isinstance(lost, Failure)
     assert (lost.reason, lost.detail) == ("no verdict", "1 of 3 votes; hm")
     assert (lost.prompt_tokens + lost.completion_tokens, lost.cost) == (18, pytest.approx(0.4))
-
-
-def completions(*texts: str) -> ScriptedLLM:
-    return ScriptedLLM([Completion(text=text, prompt_tokens=10, completion_tokens=1, cost=0.01) for text in texts])
-
-
-def test_a_judge_may_be_asked_several_times_with_other_seeds() -> None:
-    llm = completions("Result: A", "Result: B", "Result: B")
-    (verdict,) = PairwiseJudge(llm, STYLES["pairwise"], votes=3).prefer([DUEL])
-    assert isinstance(verdict, Verdict)
-    assert (verdict.choice, verdict.tokens, verdict.cost) == ("second", 33, pytest.approx(0.03))
-    assert len({request.sampling.seed for request in llm.requests}) == 3
-
-
-def test_ratings_are_averaged() -> None:
-    (reward,) = RatingJudge(completions("Rating: [[4]]", "Rating: [[7]]"), STYLES["rating"], votes=2).score(
-        [Ask(QUERY, "one")]
-    )
-    assert isinstance(reward, Reward)
-    assert (float(reward), reward.cost) == (5.5, pytest.approx(0.02))
-
-
-@pytest.mark.parametrize("options", ["votes=8", "votes=8&style=pairwise-direct&logprobs=true&temperature=1"])
-def test_votes_without_chance_would_all_be_the_same(options: str) -> None:
-    with pytest.raises(BadSpec, match="needs a temperature above 0"):
-        MODELS.make(f"judge?llm=scripted/x&{options}")
 
 
 def test_scorers_and_judges_sit_on_one_panel() -> None:

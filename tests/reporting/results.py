@@ -12,7 +12,7 @@ import orjson
 from prb.downstream.bon import best_of_n
 from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.downstream.ppo import CurveRow, write_curves
-from prb.runs import write_json
+from prb.runs import write_json, write_lines
 from prb.study.agreement import summarize
 from tests.conftest import make_row
 from tests.downstream.fakes import Marks, errs, knows, policy, settings
@@ -36,7 +36,7 @@ def bon_run(folder: Path, **changes: Any) -> Path:
 
 
 def ends(before: float, after: float) -> dict[str, Any]:
-    at = {"n": 8, "failed": 0}
+    at = {"n": 12, "failed": 0}
     return {
         "before": {"value": before, "low": before - 0.1, "high": before + 0.1, **at},
         "after": {"value": after, "low": after - 0.1, "high": after + 0.1, **at},
@@ -45,14 +45,16 @@ def ends(before: float, after: float) -> dict[str, Any]:
             "low": 0.01,
             "high": 0.4,
             "p": 0.02,
-            "n": 8,
+            "n": 12,
             "dropped": 1,
             "test": "sign-flip",
         },
     }
 
 
-def ppo_run(folder: Path, *, steps: int = 12, graded: bool = True, stopped: str | None = None) -> Path:
+def ppo_run(
+    folder: Path, *, steps: int = 12, graded: bool = True, stopped: str | None = None, clusters: int = 12
+) -> Path:
     folder.mkdir(parents=True)
     rest = dict.fromkeys((field.name for field in fields(CurveRow)), 0)
     rows = [
@@ -61,8 +63,9 @@ def ppo_run(folder: Path, *, steps: int = 12, graded: bool = True, stopped: str 
     ]
     write_curves(folder / "curves.csv", [CurveRow(**row) for row in rows])
     write_json(folder / "config.json", {"ppo": {}})
+    write_lines(folder / "answers.jsonl", [{"cluster": str(n % clusters)} for n in range(2 * 12)])
     train = {"prompts": 32, "steps": steps, "stopped": stopped, "samples": 32 * steps, "failed": 1, "truncated": 5}
-    held = {"prompts": 8, "reward": ends(0.1, 0.9), **({"grade": ends(0.4, 0.55)} if graded else {})}
+    held = {"prompts": 12, "reward": ends(0.1, 0.9), **({"grade": ends(0.4, 0.55)} if graded else {})}
     summary = {
         "dataset": {"name": "people.jsonl", "split": None},
         "condition": "profile",

@@ -17,7 +17,6 @@ from prb.reporting.format import (
     as_csv,
     bounds,
     interval,
-    latex,
     layout,
     markdown,
     number,
@@ -90,12 +89,6 @@ def test_markdown_and_csv_cells_cannot_break_the_table() -> None:
     rows = ["| a\\|b\\*c | 50.0\\* |", '| say "hi", you | – |']
     assert markdown(awkward).splitlines() == [*head, *rows, "", "A note."]
     assert list(csv.reader(io.StringIO(as_csv(awkward)))) == [list(awkward.columns), *map(list, awkward.rows)]
-
-
-def test_latex_escapes_what_would_be_commands() -> None:
-    text = latex(Table("T", ("name", "p"), ((r"50%_a&b\x{1}$", "<0.001"),), ("n",)))
-    assert r"50\%\_a\&b\textbackslash{}x\{1\}\$ & \textless{}0.001 \\" in text
-    assert text.startswith("% T\n% n\n\\begin{tabular}{lr}\n")
 
 
 # --- terminals ---

@@ -1,4 +1,4 @@
-"""A run under way can be reported and watched; what is missing is said, and what is shown is right."""
+"""A run under way can be reported; what is missing is said, and what is shown is right."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.gather import read_partial
-from prb.reporting.site import POLL, ReportConfig, report
+from prb.reporting.gather import read_metadata, read_partial
+from prb.reporting.site import ReportConfig, report
 from tests.conftest import make_twins
-from tests.reporting.sites import data_of
+from tests.reporting.sites import data_of, write_site
+from tests.reporting.sites import rows as site_rows
 from tests.runs import by_length, settings
 
 Write = Callable[..., Path]
@@ -103,20 +104,34 @@ def test_without_its_dataset_a_run_under_way_cannot_be_reported(data: Path, tmp_
         read_partial(run)
 
 
-def test_watching_rebuilds_as_lines_arrive_and_ends_with_the_run(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, site = half_done(data, tmp_path / "run", 4), tmp_path / "site"
-    seen = []
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("- {size: 8B}", "row 1: model"),
+        ("- {model: a, link: 'javascript:alert(1)'}", "row 1: link"),
+        ("- {model: a, wheels: 4}", "row 1: wheels"),
+        ("a: [", "is not YAML"),
+        ("model: a", "content: Input should be a valid list"),
+    ],
+)
+def test_a_wrong_list_of_models_is_refused(text: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text(text, "utf-8")
+    with pytest.raises(BadInput, match=problem) as error:
+        read_metadata(tmp_path / "models.yaml")
+    assert "\n" not in str(error.value)
 
-    def resume(seconds: float) -> None:
-        """Instead of sleeping: the run goes on to its end."""
-        seen.append((seconds, "4 of 8" in (site / "index.html").read_text("utf-8")))
-        evaluate(settings(data, run, model=tuple(MODELS), batch=2), models=MODELS)
 
-    monkeypatch.setattr("prb.reporting.site.time.sleep", resume)
-    index = report(ReportConfig(runs=(run,), watch=True, out=site))
-    assert seen == [(POLL, True)]
-    assert "Under way" not in index.read_text("utf-8")
-    (dataset,) = data_of(site, "site")["datasets"]
-    assert [model["name"] for model in dataset["models"]] == ["first", "second"]
+def test_recorded_scores_are_marked(write_jsonl: Write, tmp_path: Path) -> None:
+    content = site_rows()
+    scores = write_jsonl([{"pair": row["id"], "verdict": "chosen"} for row in content], "scores.jsonl")
+    models: Any = (f"reader:=scores?path={scores}", f"scores?path={scores}&condition=none", "length")
+    evaluate(settings(write_jsonl(content), tmp_path / "run", model=models, condition=("none",)))
+    site = write_site([tmp_path / "run"], tmp_path / "site").parent
+    about = data_of(site, "site")["datasets"][0]["models"]
+    assert [(model["name"], model["source"], model["seen"]) for model in about] == [
+        ("reader", "recorded", "history not stated"),
+        ("scores?path=scores.jsonl&condition=none", "recorded", "history not stated"),
+        ("length", "live", "never sees the user"),
+    ]
+    written = [path for path in site.rglob("*") if path.is_file()]
+    assert not [path for path in written if str(tmp_path).encode() in path.read_bytes()]  # names, not places

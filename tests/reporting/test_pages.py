@@ -32,6 +32,17 @@ def test_steps_a_resumed_run_will_do_again_are_not_shown(tmp_path: Path) -> None
     assert found["curves"]["step"] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(("clusters", "low"), [(2, None), (10, 0.0)])
+def test_means_of_few_clusters_have_no_interval_and_the_page_says_why(
+    clusters: int, low: float | None, tmp_path: Path
+) -> None:
+    (page,) = only(downstream_data(gather([ppo_run(tmp_path / "ppo", clusters=clusters)])))["ppo"]
+    reward = page["held_out"]["reward"]
+    assert (reward["before"]["low"], reward["difference"]["low"]) == (low, 0.01)
+    expected = "2 clusters of users: too few for the intervals of these means (10 or more)."
+    assert page["few"] == (None if low is not None else expected)
+
+
 @drawn(st.lists(st.floats(-1e6, 1e6), max_size=60), st.integers(1, 20))
 def test_a_thinned_curve_keeps_its_mean_and_stays_short(values: list[float], most: int) -> None:
     rows: Sequence[Mapping[str, float]] = [{"reward": v} for v in values]

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from prb.reporting.figures import scatter
-from prb.reporting.format import latex, markdown
+from prb.reporting.format import markdown
 from prb.reporting.results import BestOfN, BuiltBenchmark, Correlation, Ppo
 from prb.runs import read_json
 from tests.reporting.results import bon_run, ppo_run
@@ -128,14 +128,6 @@ def test_families_are_told_with_what_is_left_without_one() -> None:
     assert "static: undefined (p = 0.7)" in result(part(cell(leave_one_out=undefined)), unit="family").lines()[1]
 
 
-def test_latex_escapes_names_that_would_be_commands() -> None:
-    (table,) = result(part(cell(bench=r"50%_a&b\x{1}$", p_holm=0.0001))).tables()
-    text = latex(table)
-    assert r"50\%\_a\&b\textbackslash{}x\{1\}\$ & D & Spearman's $\rho$ & 0.257***" in text
-    assert text.count(r"\\") == 2
-    assert r"\begin{tabular}{lllrrrrr}" in text
-
-
 def texts(path: Path) -> list[str]:
     return [node.text or "" for node in Xml.parse(path).iter() if node.tag.endswith("}text")]
 
@@ -191,6 +183,6 @@ def test_ppo_prints_the_held_out_prompts_before_and_after(tmp_path: Path) -> Non
 
 def test_a_build_says_why_requests_failed() -> None:
     counts = {"rows": 0, "people": 0, "mirror_rows": 0, "rejected": 0, "rejected_by_gate": {}}
-    card = {"counts": counts, "cost": {}, "usd": 0.0, "stopped_after": None, "user_blind_accuracy": {}}
+    card = {"counts": counts, "cost": {}, "usd": 0.0, "user_blind_accuracy": {}}
     built = BuiltBenchmark(Path(), {**card, "failures": {"HTTP 400": 6}})
     assert built.lines()[-1] == "failed requests: 6 × HTTP 400"

@@ -41,14 +41,22 @@ def site(run: Path, tmp_path: Path) -> Path:
 def test_a_site_holds_its_pages_tables_scripts_and_data(run: Path, tmp_path: Path) -> None:
     index = write_site([run], tmp_path / "deep" / "site")
     assert index == tmp_path / "deep" / "site" / "index.html"
-    stems = ("compare", "cost", "histories", "index", "model", "pairs", "stability", "users")
+    stems = ("compare", "cost", "index", "model", "pairs", "stability", "users")
     pages = [f"{stem}.html" for stem in stems]
-    files = [*pages, "table.csv", "table.md"]
+    files = [*pages, ".nojekyll", "README.md", "table.csv", "table.md"]
     assert names(index.parent) == sorted(["assets", "data", *files])
     assert names(tmp_path / "deep") == ["site"]
     for page in pages:
         for used in re.findall(r'(?:src|href)="([^"#]+)"', (index.parent / page).read_text("utf-8")):
             assert (index.parent / used).exists(), used
+
+
+def test_a_space_is_static_and_the_readme_says_so(site: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="needs the hub extra")
+    card = hub.SpaceCard.load(site / "README.md")
+    assert (card.data.sdk, card.data.app_file, card.data.title) == ("static", "index.html", "run")
+    assert len(card.data.short_description) <= 60
+    assert all((site / link).is_file() for link in re.findall(r"\]\(([^)]+)\)", card.text))
 
 
 def test_nothing_a_user_named_is_markup_and_nothing_comes_from_elsewhere(site: Path) -> None:

@@ -102,23 +102,6 @@ def test_the_table_of_all_numbers_sorts_by_any_column_and_says_so(visit: Open, s
     window.assert_quiet()
 
 
-def test_published_results_stand_apart_from_the_board_and_are_marked(visit: Open, site: Path, tmp_path: Path) -> None:
-    published = tmp_path / "published.yaml"
-    row = f"- {{dataset: set, model: '{EVIL}', value: 99.9, condition: profile, source: '{'A long source ' * 9}'}}\n"
-    published.write_text(row + row.replace("99.9", "88").replace(EVIL, "theirs"), "utf-8")
-    with_them = write_site([site.parent / "run"], tmp_path / "report", published=str(published)).parent
-    for width in (1280, 390):
-        window = visit(with_them, "index.html#sort=profile.down", width=width)
-        window.assert_quiet()
-        window.assert_fits()
-        ours, theirs = window.texts("table.first tbody td:nth-child(2)"), window.texts("table.published tbody th")
-        assert [text.split("\n") for text in theirs] == [[EVIL, "published"], ["theirs", "published"]]
-        assert not any("published" in text for text in ours)
-        assert window.texts("table.published tbody tr:first-child td")[0] == "99.9"
-        assert window.page.locator("table.published svg").count() == 0
-    assert visit(site, "index.html").page.locator("table.published").count() == 0
-
-
 def test_a_filter_shows_the_numbers_of_its_rows_alone(visit: Open, site: Path) -> None:
     window = visit(site, NUMBERS)
     row = window.page.locator("table.board tbody tr", has_text="knows")

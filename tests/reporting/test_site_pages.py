@@ -1,4 +1,4 @@
-"""Cost, stability, users and histories, margins and metadata: their data, and the pages in a real browser."""
+"""Cost, stability, users, margins and metadata: their data, and the pages in a real browser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.runs import settings
 
 Open = Callable[..., Any]
 USERS = 12
-NAMES = ("index", "model", "pairs", "compare", "cost", "stability", "users", "histories")
+NAMES = ("index", "model", "pairs", "compare", "cost", "stability", "users")
 ALL = [f"{name}.html" for name in NAMES]
 METADATA = f"""
 - {{model: good, size: 8B, license: '{EVIL}', date: 2025-07-04, kind: reward head, link: 'https://example.org/good'}}
@@ -29,16 +29,15 @@ METADATA = f"""
 
 
 def rows() -> list[Row]:
-    """Twelve users with two questions each; of three posts the last two are shown, the first and last bear on it."""
+    """Twelve users with two questions each; of three posts the last two are shown."""
     made = []
     for n in range(USERS):
         posts = [
             {"id": f"u{n}-{k}", "category": "Art_and_Entertainment", "text": f"post {k} of {n}"} for k in (1, 2, 3)
         ]
-        about = {"user": f"user-{n:02}" if n else EVIL, "profile": posts, "bearing_posts": [f"u{n}-1", f"u{n}-3"]}
+        about = {"user": f"user-{n:02}" if n else EVIL, "profile": posts}
         where = {"groups": {"region": "north" if n < MIN_USERS else "south"}}
         made += [make_row(2 * n + k, **about, **where) for k in (0, 1)]
-    made[0]["choices"] = [{"question": "Tea or coffee?", "chosen": f"Tea {EVIL}", "rejected": "Coffee."}]
     return made
 
 
@@ -118,6 +117,15 @@ def test_every_page_is_quiet_fits_a_screen_and_a_phone_and_is_accessible(visit: 
     phone.assert_quiet()  # in the other window axe asks for more than the page may load
 
 
+def test_no_table_of_a_model_is_cut_at_1280_pixels(visit: Open, site: Path) -> None:
+    cut = """() => [...document.querySelectorAll('main .wide')]
+      .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 60))"""
+    for model in ("good", "judge"):
+        for condition in ("none", "profile"):
+            window = visit(site, f"model.html#model={model}&condition={condition}")
+            assert window.page.evaluate(cut) == []
+
+
 def test_cost_marks_the_front_and_lists_models_without_that_cost(visit: Open, site: Path) -> None:
     window = visit(site, "cost.html#quality=accuracy")  # control is 0 for all: time alone would decide
     assert window.page.locator("#unit").input_value() == "money"
@@ -147,29 +155,16 @@ def test_the_slider_works_by_keyboard_and_its_view_has_an_address(visit: Open, s
     window.assert_quiet()
 
 
-def test_a_badly_served_user_leads_to_their_pairs_and_history(visit: Open, site: Path) -> None:
+def test_a_badly_served_user_leads_to_their_pairs(visit: Open, site: Path) -> None:
     window = visit(site, "users.html#model=good")
     assert window.texts("#worst tbody th")[0] == "user-11"
     assert "1 groups with fewer than 10 users" in window.page.locator("#groups").inner_text()
     window.page.click("#worst tbody tr:first-child a")
     window.page.wait_for_selector("#user")
     assert window.texts("#user .mark") == ["✗", "✗"]
-    window.page.click("#user tbody tr:first-child a:has-text('posts')")
-    window.page.wait_for_selector("#posts")
-    assert window.texts("#posts .badge") == ["missed", "picked", "picked, bears on it"]
-    window.assert_quiet()
-
-
-def test_a_history_can_be_searched_and_shows_past_choices(visit: Open, site: Path) -> None:
-    window = visit(site, "histories.html#pair=r0")
-    assert "picked 50.0 % of the posts" in window.page.locator("#overall").inner_text()
-    assert f"Tea {EVIL}" in window.page.locator("#choices").inner_text()
-    window.page.fill("#text", "POST 2")
-    window.page.locator("#choices h3", has_text="0 of 1").wait_for()
-    assert window.texts("#posts li .text") == ["post 2 of 0"]
-    assert window.page.evaluate("document.activeElement.id") == "text"
-    window.page.fill("#q", "user-03")
-    window.page.locator("[role=status]", has_text="2 of 24").wait_for()
+    window.page.click("#user tbody tr:first-child a")
+    window.page.wait_for_selector(".detail h2")
+    assert len(window.texts(".post.seen")) == 2
     window.assert_quiet()
 
 

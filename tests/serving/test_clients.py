@@ -139,24 +139,16 @@ def test_trl_gets_one_reward_a_completion_and_none_where_there_is_no_score(url: 
 
 
 @pytest.mark.parametrize(
-    ("prompt", "question"),
-    [
-        ("How?", "How?"),
-        ([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "How?"}], "How?"),
-        ([{"role": "user", "content": [{"type": "text", "text": "How?"}, {"type": "image"}]}], "How?"),
-        (
-            [
-                {"role": "user", "content": "Hi"},
-                {"role": "assistant", "content": "Hello"},
-                {"role": "user", "content": "How?"},
-            ],
-            "user: Hi\n\nassistant: Hello\n\nuser: How?",
-        ),
-    ],
+    "earlier", [[], [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]]
 )
-def test_without_a_query_trl_asks_the_prompt(prompt: Any, question: str, url: str) -> None:
-    completion = "So." if isinstance(prompt, str) else [{"role": "assistant", "content": "So."}]
-    assert trl_reward([prompt], [completion], url=url) == [worth(ask(question, "So."))]
+def test_without_a_query_trl_asks_the_prompt(earlier: list[Any], scripted: Any) -> None:
+    scripted.replies += [GOOD, GOOD]
+    turns = [*earlier, {"role": "user", "content": "How?"}]
+    assert trl_reward([turns], [[{"role": "assistant", "content": "So."}]], url=scripted.url) == [1.5]
+    context = [{"role": turn["role"], "text": turn["content"]} for turn in earlier]
+    assert scripted.asked[0]["query"] == {"question": "How?", "context": context}
+    assert trl_reward(["How?"], ["So."], url=scripted.url) == [1.5]
+    assert (scripted.asked[1]["query"], scripted.asked[1]["answers"]) == ({"question": "How?"}, ["So."])
 
 
 def test_trl_sends_answers_to_the_same_query_together(scripted: Any) -> None:

@@ -104,8 +104,8 @@ def test_the_export_is_a_dataset_that_loads(make: Make, tmp_path: Path) -> None:
     given = {r.answer: r.rating for r in ratings if r.user == pairs[0].user and r.question == pairs[0].question}
     assert given == {pairs[0].chosen: 1.0, pairs[0].rejected: 0.25}
     assert {r.rating for r in ratings} == {1.0, 0.25}
-    records, rejects = read_records(str(tmp_path / "out" / "records.jsonl"))
-    assert (len(records), rejects) == (4, [])
+    records = read_records(str(tmp_path / "out" / "records.jsonl"))
+    assert len(records) == 4
     assert [r.question for r in records].count("Why do cats wake people at five?") == 1
 
 
@@ -133,7 +133,7 @@ def test_new_questions_are_shown_checked_stored_and_exported(
     assert [row["replies"] for row in tables["ratings"]] == [both, both]
     assert [row["replies"] for row in tables["records"]] == [both, {"topic": "1"}]
     assert len(load(str(tmp_path / "out" / "pairs.jsonl"))) == 1
-    assert len(read_records(str(tmp_path / "out" / "records.jsonl"))[0]) == 2
+    assert len(read_records(str(tmp_path / "out" / "records.jsonl"))) == 2
 
 
 def test_the_order_of_answers_differs_between_people_and_stays_for_one(make: Make) -> None:

@@ -19,18 +19,24 @@ from prb.evaluation.planners import PLANNERS
 from prb.models import MODELS
 from prb.progress import Silent
 from prb.prompts import render
-from prb.runs import Finished, read_json, read_object
+from prb.runs import Finished, read_object
 from prb.training.config import FullConfig
-from prb.training.full import ABOUT, Texts, token_columns, tokenized, write_rows
 from prb.training.run import train
 from prb.types import Ask, Failure, Pair, Query
 from tests import tiny
-from tests.conftest import make_row, make_twins
+from tests.conftest import make_row
 from tests.tiny import transformers
 
 trl = pytest.importorskip("trl", reason="needs the train extra")
 
-from prb.training.full import checkpoints, copy_rows, finetune  # noqa: E402
+from prb.training.full import (  # noqa: E402
+    Texts,
+    finetune,
+    last_checkpoint,
+    token_columns,
+    token_rows,
+    tokenized,
+)
 
 GOOD, BAD = "early early morning", "late late long"
 
@@ -172,13 +178,11 @@ def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(reward_model
     assert card["data"]["fingerprint"] == load(config.dataset, split="train").fingerprint
     assert card["data"]["split"] == "train"
     assert card["data"] | {"rows": 16, "users": 8, "fitted": 12, "held_out": 4, "cut": 0, "failed": {}} == card["data"]
-    assert (card["seed"], card["steps"], len(card["held_out"])) == (0, 12, 4)
-    results = {result["condition"]: result["accuracy"] for result in card["validation"]["results"]}
-    assert set(results) == {"none", "profile", "shuffled"}
-    assert results["profile"]["n"] == 4
+    assert (card["seed"], card["curve"][-1]["step"], len(card["held_out"])) == (0, 12, 4)
+    assert len(card["trained_on"]["rows"]) == 12
     left = {path.suffix for path in out.rglob("*") if path.is_file()}
-    assert left <= {".json", ".jsonl", ".jinja", ".safetensors", ".lock", ""}
-    assert not checkpoints(out / "training")
+    assert left <= {".json", ".jinja", ".safetensors", ".lock", ""}
+    assert last_checkpoint(out / "training") is None
 
 
 def test_dpo_makes_a_policy_that_the_implicit_reward_reads(settings: Callable[..., FullConfig]) -> None:
@@ -208,17 +212,8 @@ def test_pairs_that_do_not_fit_are_counted_and_not_trained_on(
 ) -> None:
     long = [{**row, "chosen": "city " * 900} if n < 3 else row for n, row in enumerate(rows())]
     config = settings(dataset=str(write(tmp_path / "long.jsonl", long)))
-    write_rows(config, load(config.dataset, split="train"), Chat(tokenizer), 512, tmp_path, Silent())
-    counts = read_json(tmp_path / ABOUT)["counts"]
-    assert counts == {"fitted": 13, "held_out": 0, "cut": 0, "failed": {"too long": 3}}
-
-
-def test_held_out_rows_are_a_valid_set_even_where_a_twin_is_missing(tmp_path: Path) -> None:
-    twins = [row for n in (1, 2) for row in make_twins(n, split="train")]
-    dataset = load(str(write(tmp_path / "all.jsonl", twins)), split="train")
-    copy_rows(dataset, {"t1a", "t1b", "t2a"}, tmp_path / "held.jsonl")
-    copied = load(str(tmp_path / "held.jsonl"))
-    assert (copied.split, copied.index.ids, list(copied.index.twins)) == (None, ["t1a", "t1b", "t2a"], [1, 0, -1])
+    made = token_rows(config, load(config.dataset, split="train"), Chat(tokenizer), 512, Silent())
+    assert made.counts == {"fitted": 13, "held_out": 0, "cut": 0, "failed": {"too long": 3}}
 
 
 # --- interrupted
@@ -244,9 +239,10 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
     config = settings(**RECIPE)
     with pytest.raises(KeyboardInterrupt):
         finetune(config, progress=Interrupts(after=7))
-    assert [path.name for path in checkpoints(config.target / "training")] == ["checkpoint-4", "checkpoint-6"]
-    torn = config.target / "training" / "checkpoint-6" / "trainer_state.json"
-    torn.write_text('{"torn')  # as kill -9 may leave it
+    work = config.target / "training"
+    assert last_checkpoint(work) == str(work / "checkpoint-6")
+    (work / "checkpoint-6" / "trainer_state.json").unlink()  # as kill -9 may leave it
+    assert last_checkpoint(work) == str(work / "checkpoint-4")
     undisturbed, resumed = reward_model[1], finetune(config)
     first, second = ((run.folder / "model.safetensors").read_bytes() for run in (undisturbed, resumed))
     assert first == second

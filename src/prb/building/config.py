@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
-from prb.config import Count, MaskingConfig, Name, NonNegative, OutputConfig, Place, Rare, Repeated, Seed, config
+from prb.config import Count, MaskingConfig, Name, OutputConfig, Place, Rare, Repeated, Seed, config
 from prb.errors import BadInput, unknown
 from prb.registry import Spec
 from prb.work import FailureConfig
@@ -136,12 +136,11 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Build a personalized benchmark from users' records: a rubric and two good answers each, every pair verified."""
 
     verb: ClassVar[str] = "build"
-    presentation: ClassVar[frozenset[str]] = frozenset({"max_usd", "until"})
 
     input: Name
-    """Records: a .jsonl or .parquet file, a folder of them, or lampqa:FOLDER with LaMP-QA files as published."""
+    """Records: a .jsonl or .parquet file, a folder of them, or `lampqa?path=FOLDER`, LaMP-QA as published."""
     llm: Name
-    """LLM for every role, e.g. `openai/gpt-5?usd_in=1.25&usd_out=10`."""
+    """LLM for every role, e.g. `openai/gpt-5?usd_in=1.25&usd_out=10&max_usd=20`."""
     out: Place = field()
     """Folder of the build; the same command resumes it."""
     write_llm: Name | None = None
@@ -161,16 +160,8 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     gate: Repeated[str] = ()
     """Change a gate, as in `quality?floor=3&margin=1`, or switch it off: `length=off`; repeatable. All of them:
     docs/tables/gates.md."""
-    skip_bad: Rare[bool] = False
-    """Use the good records of a file with errors; the others become rejects."""
-    max_usd: NonNegative | None = None
-    """Stop before this is exceeded; needs prices (usd_in, usd_out) in the LLM specs."""
     seed: Rare[Seed] = 0
     """Fixes the sampling of answers."""
-    until: Rare[Stage | None] = None
-    """Stop after this stage."""
-    redo: Rare[Repeated[Stage]] = ()
-    """Ask this stage again under another seed, with what depends on it; the rest comes from the log. Repeatable."""
 
     @model_validator(mode="after")
     def check_gates(self) -> Self:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prb import __version__
-from prb.building.config import GATES, PROMPTS, ROLES, ROUNDS, STAGES, BuildConfig, Role, Stage, gate_limits
+from prb.building.config import GATES, PROMPTS, ROLES, ROUNDS, STAGES, BuildConfig, Role, gate_limits
 from prb.building.stages import (
     SIDES,
     AnswerPair,
@@ -42,7 +42,7 @@ from prb.building.stages import (
     write_opposites,
     write_rubrics,
 )
-from prb.data.publish import HUB, CardText, convert, render, write_folder
+from prb.data.publish import HUB, convert, render, write_folder
 from prb.data.source import MemorySource
 from prb.errors import TooManyFailures
 from prb.grading import Answered
@@ -75,8 +75,7 @@ def build(
 ) -> Finished:
     """Run or resume; a dry run asks nobody and returns an estimate. `llms` takes the place of the specs, by role."""
     config = BuildConfig.of(config, settings)
-    records, rejects = read_records(config.input, skip_bad=config.skip_bad)
-    records = records[: config.limit]
+    records = read_records(config.input)[: config.limit]
     if config.dry_run:
         if not llms:
             for role in ROLES.values():
@@ -94,7 +93,7 @@ def build(
         open_replies(config.out, progress, cache=config.cache) as replies,
     ):
         ledger = Ledger(config=config, llms=llms, replies=replies, given=given, progress=progress)
-        return Finished(config.out, Pipeline(ledger, records, rejects).run())
+        return Finished(config.out, Pipeline(ledger, records).run())
 
 
 def check_failures(card: Mapping[str, Any], max_failed: float) -> None:
@@ -102,7 +101,7 @@ def check_failures(card: Mapping[str, Any], max_failed: float) -> None:
     failures, counts = card["failures"], card["counts"]
     problem = share_problem("requests", sum(failures.values()), counts["requests"], failures, max_failed)
     refuse_failures([problem], max_failed)
-    if not counts["rows"] and not card["stopped_after"]:
+    if not counts["rows"]:
         gates = ", ".join(f"{gate} {n}" for gate, n in counts["rejected_by_gate"].items())
         raise TooManyFailures(f"no pair was built; {counts['rejected']} rejected: {gates} (reasons in rejects.jsonl)")
 
@@ -182,44 +181,30 @@ class Check(NamedTuple):
     """Why it was not passed."""
 
 
-class StageReached(Exception):
-    """The stage after which the build should stop is done."""
-
-
 class Pipeline:
     """What is known so far, and the steps that add to it."""
 
-    def __init__(self, ledger: Ledger, records: list[UserRecord], rejects: list[Reject]) -> None:
+    def __init__(self, ledger: Ledger, records: list[UserRecord]) -> None:
         self.ledger, self.config = ledger, ledger.config
         self.limits = gate_limits(self.config.gate)
         """Of every gate that is applied."""
         self.checks: list[Check] = []
-        self.total = len(records) + len(rejects)
-        self.records, self.rejects = records, rejects
+        self.total = len(records)
+        self.records, self.rejects = records, list[Reject]()
         self.rubrics: dict[str, Rubric] = {}
         self.verified: dict[str, AnswerPair] = {}
         self.blind: list[BlindResult] = []
         self.posts_left_out = 0
-        self.stopped_after: Stage | None = None
 
     def run(self) -> dict[str, Any]:
         """The card of the build, after writing everything."""
-        try:
-            self._admit()
-            self._write_rubrics()
-            couples = self._couple() if self.config.mirror else []
-            self._finish("couple")
-            taken = {record.id for task in couples for record, _ in task.users}
-            alone = self._oppose([record for record in self.records if record.id not in taken])
-            self._finish("negative")
-            self._run_rounds([*couples, *alone])
-        except StageReached:
-            self.stopped_after = self.config.until
+        self._admit()
+        self._write_rubrics()
+        couples = self._couple() if self.config.mirror else []
+        taken = {record.id for task in couples for record, _ in task.users}
+        alone = self._oppose([record for record in self.records if record.id not in taken])
+        self._run_rounds([*couples, *alone])
         return self._write()
-
-    def _finish(self, stage: Stage) -> None:
-        if self.config.until == stage:
-            raise StageReached(stage)
 
     def _check(self, record: str, round: int, what: str, gate: str, reason: str | Failure | None) -> bool:
         """Record a check; whether it was passed. A gate that is off passes everything, one that failed nothing."""
@@ -279,7 +264,6 @@ class Pipeline:
             if not leaks or self._admits(clean, "input", record_gate(clean, **self.limits["input"])):
                 kept.append(clean)
         self.records = kept
-        self._finish("rubric")
 
     def _couple(self) -> list[PairTask]:
         proposed = propose_couples(self.records, ENCODERS.make("static"), self.limits["couple"]["cosine"])
@@ -348,10 +332,8 @@ class Pipeline:
         candidates: dict[str, list[Candidate]] = {task.id: [] for task in tasks}
         for candidate in self._grade(self._write_candidates(tasks, round), round):
             candidates[candidate.task.id].append(candidate)
-        self._finish("grade")
         matched = [self._match(of_task, round) for of_task in candidates.values()]
         results: dict[str, AnswerPair | Reject] = {**self._rate([pairs for pairs in matched if pairs], round)}
-        self._finish("quality")
         order = list(GATES)
         failed = [check for check in self.checks[first_check:] if check.reason is not None]
         # whatever got furthest; of several such, the last
@@ -364,7 +346,6 @@ class Pipeline:
         """Candidates that are not refusals and leak nothing of either user."""
         llm, sampling, kept = self.ledger.llm("answer"), self.ledger.sampling("answer"), []
         candidates = write_answers(llm, tasks, self.config, sampling, round)
-        self._finish("answer")
         for candidate in candidates:
             at, text = (candidate.task.id, round, candidate.name), candidate.text
             if candidate.failure:
@@ -441,8 +422,6 @@ class Pipeline:
             self.blind.append(self._judge_blind(pairs))
         if pairs and "blind-learner" in self.limits and (learner := learn_blind(pairs)):
             self.blind.append(learner)
-        if pairs:
-            self._finish("blind")
         rejects: dict[str, Reject] = {}
         for result in self.blind:
             worst = result.worst(pairs, **self.limits[result.name])
@@ -478,7 +457,6 @@ class Pipeline:
         return BlindResult("blind-judge", tuple(credits), tuple(credit or 0.0 for credit in credits))
 
     def _write(self) -> dict[str, Any]:
-        """If the build stopped early, only the checks are written."""
         pairs, ledger, out = list(self.verified.values()), self.ledger, self.config.out
         rows = [row for pair in pairs for row in pair_rows(pair)]
         prompts = sorted({"material", "build_avoid", *PROMPTS.values()})
@@ -506,17 +484,14 @@ class Pipeline:
             "user_blind_accuracy": blind,
             "cost": {stage: asdict(ledger.usage[stage]) for stage in STAGES if stage in ledger.usage},
             "usd": ledger.usd,
-            "stopped_after": self.stopped_after,
         }
         write_lines(out / CHECKS, [check._asdict() for check in self.checks])
-        if self.stopped_after:  # the pairs of an earlier, complete build stay as they are
-            return card
         convert(MemorySource(PAIRS, rows), out / PAIRS)
         write_lines(out / REJECTS, [reject._asdict() for reject in self.rejects])
         write_json(out / CARD, card)
         if rows:  # what `prb data push` publishes and `datasets.load_dataset` reads, with the card as its README
             text = render(files("prb.building") / "card.md.jinja", **card, known=GATES)
-            write_folder(MemorySource(PAIRS, rows), out / HUB, CardText(text))
+            write_folder(MemorySource(PAIRS, rows), out / HUB, text)
         else:
             rmtree(out / HUB, ignore_errors=True)
         return card

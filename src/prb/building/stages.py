@@ -2,13 +2,12 @@
 
 A stage is a prompt and a strict reader. Every text by others is quoted. What cannot be read is asked for once more with
 a reminder, and then is a failure. A build is a function of its input and of the models' replies: one that was stopped,
-by Ctrl-C, a crash, an endpoint or the budget, runs again from the beginning and finds its replies until it gets to
+by Ctrl-C, a crash, an endpoint or its budget, runs again from the beginning and finds its replies until it gets to
 where it was stopped.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +18,10 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from prb.building.config import ASPECTS, CANDIDATES, PROMPTS, ROLES, STAGES, BuildConfig, Role, Stage, gate_limits
+from prb.building.config import ASPECTS, CANDIDATES, PROMPTS, ROLES, BuildConfig, Role, Stage, gate_limits
 from prb.data.schema import prepared, row_problems, to_posts, to_rubric
-from prb.data.source import DATASETS, BadRow, Row, open_source
-from prb.errors import BadData, BadInput, BudgetUsedUp, Problem
+from prb.data.source import BadRow, Row, open_source
+from prb.errors import BadData, BadInput, Problem
 from prb.evaluation.planners import entries
 from prb.grading import Grades
 from prb.hashing import draw
@@ -31,12 +30,11 @@ from prb.llm.asking import Reply, ask, without_thinking
 from prb.llm.endpoint import Prices, tokens_of
 from prb.progress import SILENT, Progress
 from prb.prompts import load, quote, with_material
-from prb.registry import Spec
 from prb.text.encoders import ENCODERS, Encoder
 from prb.text.pii import mask
 from prb.text.words import similarity_blocks
 from prb.types import Aspect, Failure, Post, Turn
-from prb.work import RESUME, Asked, Breaker, Call, Replies, ask_missing
+from prb.work import Asked, Breaker, Call, Replies, ask_missing, chunks
 
 T = TypeVar("T")
 Rubric = tuple[Aspect, ...]
@@ -84,13 +82,11 @@ class Reject(NamedTuple):
     reason: str
 
 
-def read_records(spec: str, *, skip_bad: bool = False) -> tuple[list[UserRecord], list[Reject]]:
-    """All records of an input. Bad rows raise an error that lists them all, or become rejects."""
-    folder = spec.removeprefix("lampqa:")
-    source = DATASETS.build(Spec("lampqa", {"path": folder})) if folder != spec else open_source(spec)
+def read_records(spec: str) -> list[UserRecord]:
+    """All records of an input; bad rows raise an error that lists them all."""
     records: dict[str, UserRecord] = {}
     problems: list[Problem] = []
-    for raw in source.rows():
+    for raw in open_source(spec).rows():
         try:
             row = prepared(raw, "records")
             reasons = row_problems(row, "records")
@@ -101,11 +97,11 @@ def read_records(spec: str, *, skip_bad: bool = False) -> tuple[list[UserRecord]
         if not reasons:
             records[str(row["id"])] = to_record(row)
         problems += [Problem(raw.place, raw.line, reason) for reason in reasons]
-    if problems and not skip_bad:
+    if problems:
         raise BadData(spec, problems)
     if not records:
         raise BadInput(f"{spec} has no records")
-    return list(records.values()), [Reject(f"{p.place}:{p.line}", "input", p.what) for p in problems]
+    return list(records.values())
 
 
 def to_record(row: Row) -> UserRecord:
@@ -123,20 +119,16 @@ def to_record(row: Row) -> UserRecord:
     )
 
 
-# --- calls: made once, within a budget, counted by stage ---
+# --- calls: made once, counted by stage ---
 
 TEMPERATURE = 0.8
-"""Of answers, and of a stage that is asked again; everything else is generated at 0."""
+"""Of answers; everything else is generated at 0."""
 MAX_TOKENS = 1024
 """Of one reply."""
-REDO_SEED_STEP = 1000
-"""How much higher the seed is when a stage is asked again; a reminder raises it by one."""
 BATCH = 64
 """Requests whose replies are written together; a crash costs at most these."""
 MAX_TRANSIENT = 8
 """Failures of the endpoint without a reply in between that stop the build: continuing would only produce rejects."""
-BYTES_PER_TOKEN = 3
-"""Tokens rarely have fewer bytes, in any script; used for an upper bound of the tokens of a prompt."""
 
 
 @dataclass(kw_only=True)
@@ -152,7 +144,7 @@ class Usage:
 
 @dataclass(kw_only=True)
 class Ledger:
-    """Sends the requests that have no reply yet, in batches that fit the budget, and counts what all of them took."""
+    """Sends the requests that have no reply yet, and counts what all of them took."""
 
     config: BuildConfig
     llms: Mapping[Role, LLM]
@@ -172,15 +164,30 @@ class Ledger:
         return StageLLM(stage, self.llms[ROLES[stage]], self)
 
     def sampling(self, stage: Stage) -> Sampling:
-        redone = self.config.redo.count(stage)
-        temperature = TEMPERATURE if stage == "answer" or redone else 0.0
-        return Sampling(temperature=temperature, max_tokens=MAX_TOKENS, seed=self.config.seed + REDO_SEED_STEP * redone)
+        temperature = TEMPERATURE if stage == "answer" else 0.0
+        return Sampling(temperature=temperature, max_tokens=MAX_TOKENS, seed=self.config.seed)
 
     @property
     def usd(self) -> float:
         return sum(usage.usd for usage in self.usage.values())
 
-    def count(self, stage: Stage, key: bytes) -> None:
+    def complete(self, stage: Stage, llm: LLM, requests: Sequence[Request]) -> list[Completion | Failure]:
+        asked = Asked.of(stage, llm, "complete", given=self.given)
+        start = asked.key_start()
+        calls = [Call(request_key(start, request), request) for request in requests]
+        self.progress.begin(stage, total=len(calls))
+        plan = ((batch, batch) for batch in chunks(calls, BATCH))
+        for batch in ask_missing(plan, self.replies, asked, self.breaker, max_transient=MAX_TRANSIENT):
+            for call in batch:
+                self._count(stage, call.key)
+            self.progress.advance(len(batch))
+            self.progress.status(f"${self.usd:.4f}")
+        answers = [Completion.of(self.replies[call.key]) for call in calls]
+        self.asked += len(answers)
+        self.failures.update(answer.reason for answer in answers if isinstance(answer, Failure))
+        return answers
+
+    def _count(self, stage: Stage, key: bytes) -> None:
         """What a reply took, once, in the stage that asked for it first."""
         if key in self._counted:
             return
@@ -203,74 +210,15 @@ class StageLLM:
 
     def __post_init__(self) -> None:
         self.fingerprint, self.remote = self.inner.fingerprint, self.inner.remote
-        self.prices = prices_of(self.ledger.config.spec_of(ROLES[self.stage]))
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        ledger = self.ledger
-        asked = Asked.of(self.stage, self.inner, "complete", given=ledger.given)
-        start = asked.key_start()
-        calls = [Call(request_key(start, request), request) for request in requests]
-
-        def afford(owed: Sequence[Call]) -> int:
-            """How many requests fit the budget even if each uses all its tokens; if not even one does, it stops."""
-            waiting = {call.key for call in owed}
-            for call in calls:  # what was answered a moment ago has been spent
-                if call.key in ledger.replies and call.key not in waiting:
-                    ledger.count(self.stage, call.key)
-            most, usd = ledger.config.max_usd, ledger.usd
-            if most is None:
-                return len(owed)
-            for n, call in enumerate(owed):
-                size = sum(len(message.text.encode("utf-8", "replace")) for message in call.ask.chat)
-                usd += self.prices.cost(size // BYTES_PER_TOKEN + 1, call.ask.sampling.max_tokens)
-                if usd > most and n:
-                    return n
-                if usd > most:
-                    spent = f"the next call might exceed ${most:g} (spent: ${ledger.usd:.4f})"
-                    raise BudgetUsedUp(f"{spent}; {RESUME}, with a larger limit")
-            return len(owed)
-
-        ledger.progress.begin(self.stage, total=len(calls))
-        batches = (calls[n : n + BATCH] for n in range(0, len(calls), BATCH))
-        plan = ((batch, batch) for batch in batches)
-        for batch in ask_missing(
-            plan, ledger.replies, asked, ledger.breaker, afford=afford, max_transient=MAX_TRANSIENT
-        ):
-            for call in batch:
-                ledger.count(self.stage, call.key)
-            ledger.progress.advance(len(batch))
-            ledger.progress.status(f"${ledger.usd:.4f}")
-        answers = [Completion.of(ledger.replies[call.key]) for call in calls]
-        ledger.asked += len(answers)
-        ledger.failures.update(answer.reason for answer in answers if isinstance(answer, Failure))
-        return answers
-
-
-def prices_of(spec: str) -> Prices:
-    options = parse_llm(spec).options
-    try:
-        prices = float(options.get("usd_in", 0)), float(options.get("usd_out", 0))
-    except ValueError:
-        prices = (-1.0, -1.0)
-    if not all(0 <= price < math.inf for price in prices):
-        raise BadInput(f"{spec!r}: usd_in and usd_out must be dollars per million tokens")
-    return Prices(prompt=prices[0], completion=prices[1])
-
-
-def _priced(spec: str) -> bool:
-    return not parse_llm(spec).options.keys().isdisjoint({"usd_in", "usd_out"})
+        return self.ledger.complete(self.stage, self.inner, requests)
 
 
 def make_llms(config: BuildConfig) -> dict[Role, LLM]:
     """One LLM per role; roles with the same spec share one."""
     llm_of = cache(make_llm)
-    by_role: dict[Role, LLM] = {}
-    for role in get_args(Role):
-        spec = config.spec_of(role)
-        llm = by_role[role] = llm_of(spec)
-        if config.max_usd is not None and llm.remote and not _priced(spec):
-            raise BadInput(f"--max-usd needs the prices of {spec!r}: add usd_in=…&usd_out=… (per million tokens)")
-    return by_role
+    return {role: llm_of(config.spec_of(role)) for role in get_args(Role)}
 
 
 # --- what is made of records ---
@@ -588,7 +536,7 @@ TOKENS_PER_WORD = 1.4
 
 def estimate_cost(config: BuildConfig, records: Sequence[UserRecord]) -> dict[str, Any]:
     """Of a build without a log in which every reply is readable and every pair passes in its first round; further
-    rounds would cost as much again. Only the stages up to `config.until`."""
+    rounds would cost as much again."""
     n, gates = len(records), gate_limits(config.gate)
     given = [len(record.rubric) for record in records if record.rubric]
     aspects = round(mean(given)) if given else sum(ASPECTS) // 2
@@ -613,11 +561,12 @@ def estimate_cost(config: BuildConfig, records: Sequence[UserRecord]) -> dict[st
         "blind": (2 * n if "blind-judge" in gates else 0, *judging),
     }
     stages: dict[Stage, dict[str, float | None]] = {}
-    for stage in STAGES[: STAGES.index(config.until) + 1 if config.until else None]:
-        calls, prompt, reply = planned[stage]
+    for stage, (calls, prompt, reply) in planned.items():
         tokens_in = calls * (tokens_of(load("material")) + tokens_of(load(PROMPTS[stage])) + prompt)
-        spec = config.spec_of(ROLES[stage])
-        usd = prices_of(spec).cost(tokens_in, calls * reply) if _priced(spec) or not calls else None
+        options = parse_llm(config.spec_of(ROLES[stage])).options
+        prices = Prices(prompt=float(options.get("usd_in", 0)), completion=float(options.get("usd_out", 0)))
+        priced = bool({"usd_in", "usd_out"} & options.keys()) or not calls
+        usd = prices.cost(tokens_in, calls * reply) if priced else None
         stages[stage] = {"calls": calls, "tokens_in": tokens_in, "tokens_out": calls * reply, "usd": usd}
     costs = [cost["usd"] for cost in stages.values()]
     return {"records": n, "stages": stages, "usd": None if None in costs else sum(filter(None, costs))}

@@ -216,7 +216,7 @@ def settings_of(name: str, args: Sequence[str] = ()) -> type[Settings]:
         from prb.training.config import config_of
 
         return config_of(args[0])
-    if name == "grade" and "--license" in words and not words & {"--answers", "--validate"}:
+    if name == "grade" and "--license" in words:
         from prb.grading.license import LicenseConfig
 
         return LicenseConfig

@@ -81,7 +81,7 @@ class ConvertConfig(Settings):
 
 @config
 class PushConfig(Settings):
-    """Publish a dataset: Parquet by split, a card with metadata, Croissant. Of a build, its pairs and its own card."""
+    """Publish a dataset: Parquet by split, and a card with metadata. Of a build, its pairs and its own card."""
 
     dataset: Dataset
     """A name, a file, a folder, the folder of a build, or hub:owner/name."""
@@ -144,8 +144,8 @@ def data_stats(config: StatsConfig) -> None:
     if config.json:
         print_json(stats)
         return
-    rows, review = [], stats.pop("review", {})
-    for name, value in {**stats, **review}.items():
+    rows = []
+    for name, value in stats.items():
         if isinstance(value, Mapping) and all(isinstance(part, Mapping) for part in value.values()):
             rows += [(f"{name}: {group}", part) for group, part in value.items()]  # one line per group
         else:

@@ -67,8 +67,7 @@ def print_run(result: Run, *, json: bool) -> None:
 
 def ppo(config: PpoConfig) -> None:
     result, _ = finished(lambda: prb.ppo(config))
-    if result.main_process:  # else one of several that accelerate started
-        print_run(result, json=config.json and not result.message)
+    print_run(result, json=config.json and not result.message)
 
 
 def train_usage(method: str = "") -> str:
@@ -96,14 +95,17 @@ def train_usage(method: str = "") -> str:
 
 
 def report(config: ReportConfig) -> None:
-    from prb.reporting.site import read_runs, report_tables
+    from prb.reporting.format import markdown
+    from prb.reporting.gather import read_any
 
-    if config.json:
-        print_json([run.summary for run in read_runs(config)])
-    elif config.format == "site":
+    if config.format == "site" and not config.json:
         print(f"report: {prb.report(config)}")
+        return
+    runs = [read_any(place) for place in config.runs]
+    if config.json:
+        print_json([run.summary for run in runs])
     else:
-        print(report_tables(config), end="")
+        print("\n".join(markdown(table) for run in runs for table in run.numbers()), end="")
 
 
 def leaderboard(config: LeaderboardConfig) -> None:

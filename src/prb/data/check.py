@@ -13,7 +13,7 @@ from statistics import mean, median
 from typing import Any
 
 from prb.data.load import Scan, load
-from prb.data.named.mirror import VERSION, review_figures
+from prb.data.named.mirror import VERSION
 from prb.data.retrieve import leaking_choices
 from prb.data.schema import BUILD, Task, prepared
 from prb.data.source import Source, open_source
@@ -25,9 +25,6 @@ from prb.types import Item, Pair
 CATEGORIES = ("Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture")
 LENGTH_RATIO = 2.0
 """Answers that differ by more than this factor in characters give a warning."""
-
-LONG_HISTORY = 30
-"""Posts of a user from which on a history is called long."""
 
 
 def check(source: Source, *, task: Task = "pairs") -> list[Problem]:
@@ -75,12 +72,10 @@ def describe(spec: str) -> dict[str, Any]:
     names = [name for name in hashes if name is not None]
     sets = [load(source, split=name) for name in names] or [load(source)]
     pairs = [item for dataset in sets for item in dataset if isinstance(item, Pair)]
-    users = {pair.user: pair for pair in pairs}
-    posts, choices = ([len(getattr(p, kind)) for p in users.values()] for kind in ("profile", "choices"))
-    sizes, conversations = [len(pair.answers) for pair in pairs], sum(bool(pair.context) for pair in pairs)
-    gaps = [abs(len(words(p.chosen)) - len(words(p.rejected))) / max(len(words(p.chosen)), 1) for p in pairs]
-    figures = {
+    users = {pair.user: pair for pair in pairs}.values()
+    return {
         "dataset": source.name,
+        **({"version": VERSION} if source.name == "mirror" else {}),
         "fingerprint": sets[0].fingerprint,
         "fingerprints": {name: hashes[name].hexdigest() for name in names},
         "rows": len(pairs),
@@ -89,29 +84,22 @@ def describe(spec: str) -> dict[str, Any]:
         "questions": len({pair.question for pair in pairs}),
         "mirror_rows": sum(pair.mirror is not None for pair in pairs),
         "drift_rows": sum(pair.drift for pair in pairs),
-        "topics": len({pair.topic for pair in pairs if pair.topic}),
+        "conversations": sum(bool(pair.context) for pair in pairs),
         "splits": _counts(pairs, "split"),
         "categories": _counts(pairs, "category"),
         "tiers": _counts(pairs, "tier"),
-        "posts_per_user": _range(posts),
-        "long_histories": sum(n >= LONG_HISTORY for n in posts),
-        **({"choices_per_user": _range(choices)} if any(choices) else {}),
-        **({"answers_per_row": _range(sizes)} if set(sizes) != {2} else {}),
-        **({"conversations": conversations} if conversations else {}),
+        "posts_per_user": _range([len(pair.profile) for pair in users]),
+        "choices_per_user": _range([len(pair.choices) for pair in users]),
+        "answers_per_row": _range([len(pair.answers) for pair in pairs]),
         "words": {
-            "post": _range([len(words(post.text)) for pair in users.values() for post in pair.profile]),
+            "post": _range([len(words(post.text)) for pair in users for post in pair.profile]),
             "question": _range([len(words(pair.question)) for pair in pairs]),
             "narrative": _range([len(words(pair.narrative)) for pair in pairs]),
             "answer": _range([len(words(answer)) for pair in pairs for answer in pair.answers]),
         },
-        "answer_length_gap": {"mean": mean(gaps), "max": max(gaps)},
         "chosen_longer": mean(len(p.chosen) > len(p.rejected) for p in pairs),
         "reading_grade": _range([reading_grade(answer) for pair in pairs for answer in pair.answers]),
-        "reading_grade_gap_median": median(abs(reading_grade(p.chosen) - reading_grade(p.rejected)) for p in pairs),
     }
-    if source.name != "mirror":
-        return figures
-    return {"version": VERSION, **figures, "review": review_figures(pairs)}
 
 
 def _counts(pairs: Sequence[Pair], field: str) -> dict[str, int]:

@@ -6,11 +6,9 @@ the user or the history but is read as neither is an error: without it, another 
 """
 
 import ast
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from inspect import signature
@@ -41,15 +39,25 @@ Kind = Literal["pairs", "ratings", "records"]
 """What rows are: those of a task, or what `prb build` makes pairs of."""
 MOST_SHOWN = 20
 """Kinds of problems of a file reported at once."""
+
+
+def listed(answers: Any) -> list[Any]:
+    """The answers of a field that holds one of them or a list."""
+    return answers if type(answers) is list else [answers]
+
+
+STRICT = ConfigDict(extra="ignore", strict=True, coerce_numbers_to_str=True)
+"""Numbers become text only where a field is not strict: in ids."""
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
-Id = Text | int
-Answers = Text | Annotated[list[Text], Field(min_length=1)]
+Id = Annotated[Text, Field(strict=False)]
+NotEmpty = Annotated[list[T], Field(min_length=1)]
+Answers = Annotated[NotEmpty[Text], BeforeValidator(listed)]
 
 
 class _Open(TypedDict):
     """Other fields are allowed and not checked; rows are used as they are, not as pydantic would return them."""
 
-    __pydantic_config__ = ConfigDict(extra="ignore", strict=True)  # type: ignore[misc]
+    __pydantic_config__ = STRICT  # type: ignore[misc]
 
 
 class PostRow(_Open):
@@ -118,24 +126,24 @@ adapter = cache(TypeAdapter)
 
 # columns
 
-_PEOPLE = ["user", "annotator", "rater", "worker", "participant", "person", "respondent", "voter", "labeler"]
-_PEOPLE += ["evaluator", "customer"]
-_HISTORIES = ["history", "persona", "posts", "user_profile", "user_history", "user_persona", "user_posts", "past_posts"]
+_PEOPLE = ("annotator", "rater", "worker", "participant", "voter")
 SYNONYMS: dict[str, list[str]] = {
-    "user": [*_PEOPLE[1:], *(f"{person}_id" for person in _PEOPLE), "persona_id", "user_name", "username", "userid"],
-    "profile": _HISTORIES,
-    "choices": ["past_choices", "past_preferences", "preference_history"],
-    "question": ["prompt", "instruction", "query", "user_query", "user_prompt"],
-    "chosen": ["chosen_response", "chosen_answer", "preferred", "preferred_response", "preferred_answer"],
-    "rejected": ["rejected_response", "rejected_answer", "dispreferred"],
-    "rubric_aspects": ["rubric", "aspects"],
-    "answer": ["response", "output", "completion", "model_output"],
-    "rating": ["score", "human_preference_score"],
+    "user": ["user_id", *_PEOPLE, *(f"{person}_id" for person in _PEOPLE)],
+    "profile": ["history", "persona", "posts", "user_profile", "user_history"],
+    "choices": ["past_choices", "past_preferences"],
+    "question": ["prompt", "instruction", "query"],
+    "chosen": ["chosen_response", "preferred"],
+    "rejected": ["rejected_response", "dispreferred"],
+    "rubric_aspects": ["rubric"],
+    "answer": ["response", "output", "completion"],
+    "rating": ["score"],
 }
 """Other names under which a field is read, whatever their case and separators."""
-_USER_WORDS = {*_PEOPLE, *(f"{person}s" for person in _PEOPLE), "usr", "uid", "reviewer"}
-_ID_WORDS = {"id", "ids", "uid", "uuid", "name", "key", "hash", "index", "idx", "number", "no", "email", "handle"}
-_HISTORY_WORDS = {*_HISTORIES[:3], "profile", "profiles", "histories", "personas", "memory", "memories", "bio"}
+_LOOKS = {
+    "user": r"(users?|usr|uid|person|reviewer|respondent|labeler|customer|annotators?|raters?|workers?)"
+    r"(_(id|uid|uuid|name|key|hash|email))?",
+    "profile": r"(.+_)?(profiles?|history|histories|personas?|posts|memory|memories|bio)(_.+)?",
+}
 
 
 @lru_cache(maxsize=1024)  # nearly all rows of a file have the same columns
@@ -143,22 +151,19 @@ def read_columns(names: tuple[str, ...], kind: Kind) -> tuple[Mapping[str, str],
     """How the columns of a row are read: field by column, where their names differ; or what is wrong with them."""
     known: frozenset[str] = ROWS[kind].__required_keys__ | ROWS[kind].__optional_keys__
     field_of = {name: field for field in known for name in (field, *SYNONYMS.get(field, ()))}
-    columns: dict[str, list[str]] = {}
+    renamed: dict[str, str] = {}
     others = []
     for name in names:
-        field = name if name in known else field_of.get(plain(name))
-        columns.setdefault(field, []).append(name) if field else others.append(name)
-    renamed = {}
-    for field, candidates in columns.items():
-        if field in candidates:
-            continue
-        exact = [name for name in candidates if plain(name) == field] or candidates
-        if len(exact) > 1:
-            several = " and ".join(f"`{name}`" for name in exact)
-            return {}, f"{several} may all be the `{field}`; rename the right one to `{field}`"
-        renamed[exact[0]] = field
+        field = field_of.get(plain(name))
+        if field is None:
+            others.append(name)
+        elif field not in names:
+            if other := next((column for column, read in renamed.items() if read == field), None):
+                return {}, f"`{other}` and `{name}` may both be the `{field}`; rename the right one to `{field}`"
+            renamed[name] = field
+    fields_read = {*names, *renamed.values()}
     for field, what in (("user", "the user"), ("profile", "the user's history")):
-        if field not in columns and not (field == "profile" and "choices" in columns):
+        if field not in fields_read and not (field == "profile" and "choices" in fields_read):
             for name in (name for name in others if _looks_like(field, name)):
                 return {}, f"`{name}` looks like {what} but is not read; did you mean `{field}`?"
     return renamed, ""
@@ -171,10 +176,7 @@ def plain(name: str) -> str:
 
 def _looks_like(field: str, name: str) -> bool:
     """Whether a column seems to hold the user or the history, under a name that is none of the known ones."""
-    first, *rest = plain(name).split("_")
-    if field == "user" and first in _USER_WORDS:
-        return set(rest) <= _ID_WORDS
-    if field == "profile" and _HISTORY_WORDS & {first, *rest}:
+    if re.fullmatch(_LOOKS[field], plain(name)):
         return True
     return 4 < len(name) < 40 and bool(get_close_matches(plain(name), [field, *SYNONYMS[field]], n=1, cutoff=0.85))
 
@@ -199,24 +201,18 @@ def normalize(row: Row, kind: Kind = "pairs") -> Row:
     if problem:
         raise BadRow(problem)
     if renamed:
-        added = row.get("input")
         row = {renamed.get(key, key): value for key, value in row.items()}
-        if "instruction" in renamed and type(added) is str and added.strip():
-            row["question"] = f"{row['question']}\n\n{added}"
     changes: Row = {}
-    for field in ("context", "choices", "groups", "rubric_aspects"):
+    for field in ("context", "choices", "groups", "rubric_aspects"):  # text in a CSV file
         if type(row.get(field)) is str:
             changes[field] = literal(row[field]) if row[field].strip() else {} if field == "groups" else []
     rubric = changes.get("rubric_aspects", row.get("rubric_aspects"))
     if rubric and (type(rubric) is str or (type(rubric) is list and type(rubric[0]) is str)):
         changes["rubric_aspects"] = [{"aspect": aspect} for aspect in listed(rubric)]
     profile = row.get("profile")
-    if profile and (type(profile) is not list or any(type(post) is not dict or "text" not in post for post in profile)):
-        changes |= _history(profile)
-    elif profile in ("", {}):
-        changes["profile"] = []
-    changes |= _messages(row)
-    return {**row, **changes} if changes else row
+    if profile is not None and (type(profile) is not list or any(type(post) is str for post in profile)):
+        changes["profile"] = _as_posts(profile)
+    return {**row, **changes, **_messages(row)}
 
 
 def _messages(row: Row) -> Row:
@@ -231,21 +227,15 @@ def _messages(row: Row) -> Row:
     return {**changes, **conversation(question, "question")} if type(question) is list else changes
 
 
-def _history(profile: Any) -> Row:
-    """The profile as posts, or as choices if it is a list of past preferences."""
+def _as_posts(profile: Any) -> Any:
+    """A profile that is a text, a list of texts or an attribute map; anything else as it is."""
     if type(profile) is str:
-        value = literal(profile)
-        profile = [profile] if type(value) is str and value.strip() else value
+        parsed = literal(profile)
+        profile = parsed if type(parsed) is not str else [profile] if profile.strip() else []
     if type(profile) is dict:
         facts = [(str(key), value) for key, value in profile.items() if key not in ("id", "user", "user_id")]
-        return {"profile": [{"id": key, "text": f"{key.replace('_', ' ')}: {value}"} for key, value in facts]}
-    if type(profile) is not list:
-        return {"profile": profile if type(profile) is not str else []}
-    if all(type(post) is dict and {"chosen", "rejected"} <= post.keys() for post in profile):
-        return {"profile": [], "choices": [normalize(choice) for choice in profile]}
-    if any(type(post) is dict and "role" in post for post in profile):
-        raise BadRow("`profile` holds messages; earlier turns belong in `context`, what the user wrote in texts")
-    return {"profile": [{"text": post} if type(post) is str else post for post in profile]}
+        return [{"id": key, "text": f"{key.replace('_', ' ')}: {value}"} for key, value in facts]
+    return [{"text": post} if type(post) is str else post for post in profile] if type(profile) is list else profile
 
 
 def read_posts(profile: Any) -> tuple[Post, ...]:
@@ -253,7 +243,7 @@ def read_posts(profile: Any) -> tuple[Post, ...]:
     profile = [profile] if isinstance(profile, Post) else profile or []
     if isinstance(profile, Sequence) and not isinstance(profile, str):
         profile = [post._asdict() if isinstance(post, Post) else post for post in profile]
-    row = {"question": "?", "answer": "!", "rating": 0, "user": "?", **_history(profile)}
+    row = {"question": "?", "answer": "!", "rating": 0, "user": "?", "profile": _as_posts(profile)}
     if problems := row_problems(row, "ratings"):
         raise BadInput("; ".join(problems))
     return to_posts(row)
@@ -275,13 +265,6 @@ def row_problems(row: Row, kind: Kind) -> list[str]:
     return []
 
 
-def listed(answers: str | list[str]) -> list[str]:
-    """The answers of a field that holds one of them or a list."""
-    return [answers] if type(answers) is str else answers  # type: ignore[return-value]
-
-
-_TEXT, _TEXTS = "constrained-str", "list[constrained-str]"
-"""What pydantic calls the alternatives of a field that may have several types."""
 _EXPECTED = {"string_type": "text", "list_type": "a list", "dict_type": "an object", "bool_type": "true or false"}
 _EXPECTED |= {"float_type": "a number", "float_parsing": "a number", "int_type": "an integer"}
 _EXPECTED |= {"typed_dict_type": "an object", "model_type": "an object"}
@@ -289,28 +272,23 @@ _EXPECTED |= {"typed_dict_type": "an object", "model_type": "an object"}
 
 def explain(report: ValidationError, row: Mapping[str, Any], *whole: str) -> list[str]:
     """pydantic's report in words for whoever edits the data file. Required fields that are missing are one problem,
-    with the columns that there are; a bad id or answer, which is reported once for each type it may have, is one.
-    `whole` is the field that was validated, if it was not the row."""
+    with the columns that there are. `whole` is the field that was validated, if it was not the row."""
     missing, reasons = [], []
     for error in report.errors(include_url=False):
         at, kind, value = (*whole, *error["loc"]), error["type"], error["input"]
-        field = "`" + ".".join(str(part) for part in at if part not in (_TEXT, _TEXTS)) + "`"
-        is_answer = at[0] in ("chosen", "rejected")
+        if at in (("chosen", 0), ("rejected", 0)) and type(row.get(at[0])) is not list:
+            at = at[:1]  # it was made a list of one answer
+        field = f"`{'.'.join(map(str, at))}`"
         if kind == "missing" and len(at) == 1:
             missing.append(field)
         elif kind == "missing":
             reasons.append(f"{field} is missing")
-        elif (at[-1], kind) in (("int", "int_type"), (_TEXTS, "list_type")):
-            continue  # it is no text either
-        elif is_answer and at[-1] == _TEXT and type(value) is list:
-            continue
         elif kind == "string_pattern_mismatch" or (kind == "too_short" and not value):
             reasons.append(f"{field} is empty")
         elif kind == "literal_error":
             reasons.append(f"{field} must be {error['ctx']['expected']}, not {value!r}")
         elif kind in _EXPECTED:
-            expected = "text or an integer" if at[-1] == _TEXT and not is_answer else _EXPECTED[kind]
-            reasons.append(f"{field} must be {expected}, not {kind_of(value)}")
+            reasons.append(f"{field} must be {_EXPECTED[kind]}, not {kind_of(value)}")
         else:
             reasons.append(f"{field}: {error['msg']}")
     if missing:
@@ -395,9 +373,8 @@ def read_items(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
 
 # rows of other formats, converted to ours
 
-ROLES = dict.fromkeys(("user", "human", "prompter"), "user")
-ROLES |= dict.fromkeys(("assistant", "model", "bot", "gpt", "chatbot", "ai"), "assistant")
-ROLES |= dict.fromkeys(("system", "developer"), "system")
+ROLES = {"human": "user", "prompter": "user", "model": "assistant", "bot": "assistant", "gpt": "assistant"}
+ROLES |= {"ai": "assistant", "chatbot": "assistant", "developer": "system"}
 SPLIT_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
 
 
@@ -412,19 +389,16 @@ def converted(source: Source, convert: Callable[[Row, RawRow], Iterable[T]]) -> 
             yield from results
 
 
-Identifier = Annotated[Text, BeforeValidator(lambda v: str(v) if type(v) is int else v)]
-"""Text, or an integer as text."""
 AnyText = Annotated[str, BeforeValidator(str)]
 """Whatever it is, as text."""
 Number = Annotated[float, Field(strict=False)]
 """A number, or the text of one."""
-NotEmpty = Annotated[list[T], Field(min_length=1)]
 
 
 class Foreign(BaseModel):
     """A row of another format, or an object in it. Null is as good as absent; fields that are not named are ignored."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config = STRICT
 
     @model_validator(mode="before")
     @classmethod
@@ -491,21 +465,9 @@ def read_field(form: TypeAdapter[T], row: Mapping[str, Any], name: str) -> T:
 
 field = partial(read_field, TypeAdapter(Any))
 text = partial(read_field, TypeAdapter(Text))
-identifier = partial(read_field, TypeAdapter(Identifier))
+identifier = partial(read_field, TypeAdapter(Id, config=STRICT))
 number = partial(read_field, TypeAdapter(Number))
 items = partial(read_field, TypeAdapter(Annotated[NotEmpty[Any], Parsed]))
-
-
-def timestamp(row: Mapping[str, Any], name: str) -> float:
-    """Of a number, or of a date and time in ISO format; NaN where there is none."""
-    value = row.get(name)
-    try:
-        return number(row, name) if value else math.nan
-    except BadRow:
-        try:
-            return datetime.fromisoformat(str(value)).timestamp()
-        except ValueError:
-            raise BadRow(f"`{name}` must be a number or an ISO date and time, not {value!r}") from None
 
 
 def split_of(row: Mapping[str, Any], name: str = "") -> dict[str, str]:
@@ -527,34 +489,30 @@ def are_messages(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(m, dict) and "content" in m for m in value)
 
 
+def _joined(content: Any) -> Any:
+    """The parts of one message as one text."""
+    if type(content) is not list:
+        return content
+    return "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in content)
+
+
+class Message(Foreign):
+    role: Annotated[Role, BeforeValidator(lambda role: ROLES.get(str(role).lower(), role))] = "user"
+    content: Annotated[str, BeforeValidator(_joined)]
+
+
+_messages_in = partial(read_field, TypeAdapter(NotEmpty[Message]))
+
+
 def turns(messages: Any, name: str) -> list[dict[str, str]]:
-    """Messages as turns: roles by our names, parts of one message as one text."""
-    if not isinstance(messages, list) or not messages:
-        raise BadRow(f"`{name}` must be a list of messages")
-    made = []
-    for n, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise BadRow(f"`{name}.{n}` must be a message")
-        role = ROLES.get(str(message.get("role", message.get("from", "user"))).lower())
-        if role is None:
-            raise BadRow(f"`{name}.{n}.role` is {message.get('role')!r}; known are {', '.join(ROLES)}")
-        content = message.get("content", message.get("value"))
-        if isinstance(content, list):
-            content = "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in content)
-        if not isinstance(content, str):
-            raise BadRow(f"`{name}.{n}.content` must be text")
-        made.append({"role": role, "text": content})
-    return made
+    """Messages as turns, with roles by our names."""
+    return [{"role": m.role, "text": m.content} for m in _messages_in({name: messages}, name)]
 
 
 def conversation(prompt: Any, name: str) -> dict[str, Any]:
     """A prompt, text or messages, as the fields `question` and, if there are earlier turns, `context`."""
     if isinstance(prompt, str):
-        if not prompt.strip():
-            raise BadRow(f"`{name}` is empty")
-        return {"question": prompt}
-    if not isinstance(prompt, list):
-        raise BadRow(f"`{name}` must be text or a list of messages")
+        return {"question": text({name: prompt}, name)}
     *earlier, last = turns(prompt, name)
     if last["role"] != "user" or not last["text"].strip():
         raise BadRow(f"the last message of `{name}` must be the user's")

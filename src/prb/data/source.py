@@ -7,9 +7,7 @@ with their bytes. `schema` decides what they mean, so that every format is check
 from __future__ import annotations
 
 import csv
-import gzip
 import re
-import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +17,7 @@ from importlib import import_module
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from tempfile import SpooledTemporaryFile
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
@@ -87,7 +85,7 @@ DATASETS: Registry[Source] = Registry("dataset", package="prb.data.named", group
 def open_source(text: str) -> Source:
     """A dataset spec: a registered name, `hub:owner/name`, a file or a folder.
 
-    RewardBench and tables of votes are recognized by the first row; the name of the source says so.
+    RewardBench is recognized by the first row; the name of the source says so.
     """
     if not text.startswith("hub:") and not Path(text).exists():
         name = Spec.parse(text).name
@@ -102,14 +100,9 @@ def open_source(text: str) -> Source:
     except BadInput:
         return source  # reported when the rows are read
     row = first.data if first else None
-    if not isinstance(row, dict) or len(row) > MAX_COLUMNS or "question" in row:
-        return source
-    if {"chosen", "rejected"} <= row.keys():
-        return DATASETS.build(Spec("rewardbench", {"path": text})) if "subset" in row else source
-    from prb.data.named.votes import recognized
-
-    spec = recognized(row, text)
-    return DATASETS.build(spec) if spec else source
+    if isinstance(row, dict) and {"chosen", "rejected", "subset"} <= row.keys() and "question" not in row:
+        return DATASETS.build(Spec("rewardbench", {"path": text}))
+    return source
 
 
 def open_rows(text: str) -> Source:
@@ -125,14 +118,9 @@ def open_rows(text: str) -> Source:
 def file_source(path: Path) -> Source:
     if not path.is_file():
         raise BadInput(f"{path} is not a regular file; datasets are read more than once, so save it as one")
-    read = _reader(path)
-    if read is None:
+    if path.suffix not in READERS:
         raise BadInput(f"{path}: unknown format; known formats are {', '.join(READERS)}")
-    return RowSource(str(path), partial(read, path))
-
-
-def _reader(path: Path) -> Callable[[Path], Iterator[RawRow]] | None:
-    return next((read for ending, read in READERS.items() if path.name.endswith(ending)), None)
+    return RowSource(str(path), partial(READERS[path.suffix], path))
 
 
 def find_row(spec: str, row_id: str | None) -> RawRow:
@@ -169,28 +157,23 @@ class MemorySource:
 
 
 def _read_jsonl(path: Path) -> Iterator[RawRow]:
-    packed, place = path.suffix == ".gz", path.name
-    most, read = max(BOMB_BYTES, BOMB * path.stat().st_size), 0
-    try:
-        with cast(BinaryIO, gzip.open(path)) if packed else path.open("rb", buffering=1 << 20) as file:
-            read_line = partial(file.readline, MAX_LINE)
-            for number, line in enumerate(iter(read_line, b""), 1):
-                read += len(line)
-                if packed and read > most:
-                    raise BadInput(f"{path} unpacks to more than {BOMB} times its size, so it is not read")
-                if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                    yield RawRow(place, 1, b"", problem="wrong encoding: the file is UTF-16, must be UTF-8")
-                    return
-                if len(line) == MAX_LINE and not line.endswith(b"\n"):
-                    while (rest := read_line()) and not rest.endswith(b"\n") and not (packed and read > most):
-                        read += len(rest)
-                    yield RawRow(place, number, b"", problem=f"the line is longer than {MAX_LINE >> 20} MB")
-                    continue
-                text = line.removeprefix(BOM) if number == 1 else line
-                if text and not text.isspace():
-                    yield _parse(place, number, text)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise BadInput(f"{path} cannot be read as gzip: {error}") from None
+    with path.open("rb", buffering=1 << 20) as file:
+        read_line = partial(file.readline, MAX_LINE)
+        for number, line in enumerate(iter(read_line, b""), 1):
+            if len(line) == MAX_LINE and not line.endswith(b"\n"):
+                while (rest := read_line()) and not rest.endswith(b"\n"):
+                    pass
+                yield RawRow(path.name, number, b"", problem=f"the line is longer than {MAX_LINE >> 20} MB")
+                continue
+            text = line.removeprefix(BOM) if number == 1 else line
+            if not text or text.isspace():
+                continue
+            try:
+                data = orjson.loads(text)
+            except orjson.JSONDecodeError as error:
+                yield RawRow(path.name, number, text, problem=f"broken JSON: {error.msg} (column {error.colno})")
+            else:
+                yield RawRow(path.name, number, text, data, NUL if _has_nul(text) else None)
 
 
 def _read_parquet(path: Path) -> Iterator[RawRow]:
@@ -215,27 +198,23 @@ def _read_parquet(path: Path) -> Iterator[RawRow]:
 
 
 def _read_json(path: Path) -> Iterator[RawRow]:
-    """A list of objects, alone or as `{"data": […]}`, or one object; rows are numbered. The file is read whole."""
+    """A list of objects, or one object; rows are numbered. The file is read whole."""
     try:
         content = orjson.loads(path.read_bytes().removeprefix(BOM))
     except orjson.JSONDecodeError as error:
         raise BadInput(f"{path} cannot be read as JSON: {error}; a file with one object per line is .jsonl") from None
-    if isinstance(content, dict):
-        content = content["data"] if isinstance(content.get("data"), list) else [content]
     for number, row in enumerate(content if isinstance(content, list) else [content], 1):
         yield dict_row(path.name, number, row)
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:
-    """A header and one row per record, separated by commas, semicolons, tabs or bars; an empty cell is null."""
+    """A header and one row per record, separated by commas, semicolons or tabs; an empty cell is null."""
     csv.field_size_limit(MAX_LINE)
     place, line = path.name, 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline(MAX_LINE)
-            delimiter = max(",;\t|", key=first.count) if path.suffix != ".tsv" else "\t"
-            spaced = f"{delimiter} " in first
-            reader = csv.reader(chain([first], file), delimiter=delimiter, skipinitialspace=spaced, strict=True)
+            reader = csv.reader(chain([first], file), delimiter=max(",;\t", key=first.count), strict=True)
             header = [name.strip() for name in next(reader, [])]
             if twice := [name for name, times in Counter(header).items() if times > 1]:
                 raise BadInput(f"{path} has two columns named {twice[0]!r}")
@@ -255,23 +234,22 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
 
 READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
     ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
-    ".jsonl.gz": _read_jsonl,
     ".parquet": _read_parquet,
     ".json": _read_json,
     ".csv": _read_csv,
-    ".tsv": _read_csv,
 }
 """By how the name of a file ends."""
-NOTES = (".json", ".csv", ".tsv")
+NOTES = (".json", ".csv")
 """What may also be notes: data only in a folder without files of the other formats."""
 
 
 def _read_folder(folder: Path) -> Iterator[RawRow]:
     """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split."""
-    relative = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and _reader(path))
+    relative = sorted(
+        path.relative_to(folder) for path in folder.rglob("*") if path.suffix in READERS and path.is_file()
+    )
     files = [path for path in relative if not any(part.startswith(".") for part in path.parts)]
-    files = [path for path in files if not path.name.endswith(NOTES)] or files
+    files = [path for path in files if path.suffix not in NOTES] or files
     if not files:
         raise BadInput(f"{folder} holds no {' or '.join(READERS)} file")
     for path in files:
@@ -366,23 +344,8 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _parse(place: str, number: int, line: bytes) -> RawRow:
-    if _has_nul(line):
-        return RawRow(place, number, line, problem=NUL)
-    try:
-        return RawRow(place, number, line, orjson.loads(line))
-    except orjson.JSONDecodeError as error:
-        problem = f"broken JSON: {error.msg} (column {error.colno})"
-        try:
-            line.decode("utf-8")
-        except UnicodeDecodeError as wrong:
-            problem = f"wrong encoding: byte {wrong.start + 1} is not UTF-8"
-        return RawRow(place, number, line, problem=NUL if b"\0" in line else problem)
-
-
 def _has_nul(line: bytes) -> bool:
-    # a raw NUL byte is broken JSON and found as such; most lines hold no backslash, and one byte is quickly searched
-    return b"\\" in line and b"\\u0000" in line and _NUL_ESCAPE.search(line) is not None
+    return b"\\u0000" in line and _NUL_ESCAPE.search(line) is not None
 
 
 class Spool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import combinations, islice, product
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,8 @@ from pydantic import Field
 
 from prb.config import Count
 from prb.data.schema import converted, pair
-from prb.data.source import RawRow, Row, Source, Spool, dict_row
-from prb.errors import BadInput, BadSpec
+from prb.data.source import RawRow, Row, Source, Spool
+from prb.errors import BadInput
 from prb.hashing import draw
 from prb.stats.estimate import Ints
 from prb.text.words import normalized
@@ -307,10 +307,6 @@ class PollVoting(Voting):
     """Couples per user, at most; rows without mirror."""
     least: Annotated[int, Field(ge=2)] = 7
     """Users who agreed or disagreed with fewer items are left out, as Polis does."""
-    rows: Literal["pairs", "ratings"] = "pairs"
-    """`ratings`: a row per vote for `--task ratings`, on a scale from 0 to 1; the history is other ratings."""
-    order: Literal["any", "time"] = "any"
-    """`time`: the history is what the user voted before; the earlier half of their votes is history only."""
 
 
 class Ballot(NamedTuple):
@@ -321,7 +317,6 @@ class Ballot(NamedTuple):
     user: str
     item: str
     value: float
-    time: float = np.nan
     split: str | None = None
     profile: Sequence[Mapping[str, str]] = ()
     groups: Mapping[str, str] = {}
@@ -336,97 +331,53 @@ class Poll:
     question: str
     items: Sequence[str]
     """Texts, each once."""
-    users: Sequence[str]
-    splits: Sequence[str]
-    """Of each user; empty where there are no splits."""
-    profiles: Sequence[Sequence[Mapping[str, str]]]
-    groups: Sequence[Mapping[str, str]]
+    users: Mapping[str, Ballot]
+    """Their last ballots, which say what else is known of them."""
     values: NDArray[np.float32]
     """Users × items: the vote or rating as given, NaN where there is none."""
-    times: NDArray[np.float64] | None
-    again: Mapping[tuple[int, int], Sequence[float]]
-    """By user and item: all votes of those who voted more than once."""
-    number: int | None
-    """Where one table has several polls; part of the ids of rows."""
+    prefix: str
+    """Where one table has several polls: what begins the ids of rows."""
     middle: float
     """Above is agreed, below is disagreed."""
-    scale: tuple[float, float] | None
-    """The lowest and the highest possible value; those given where it is unknown."""
     place: str
 
     @cached_property
-    def ratings(self) -> NDArray[np.float32]:
-        """Values from 0 to 1, NaN where there are none."""
-        low, high = self.scale or (np.nanmin(self.values), np.nanmax(self.values))
-        scaled: NDArray[np.float32] = np.clip((self.values - low) / ((high - low) or 1), 0, 1)
-        return scaled
+    def names(self) -> list[str]:
+        return list(self.users)
 
     @cached_property
     def signs(self) -> Signs:
         """1 agreed, −1 disagreed, 0 neither."""
         return (self.values > self.middle).astype(np.int8) - (self.values < self.middle).astype(np.int8)
 
-    def every_vote(self) -> tuple[Ints, Ints, NDArray[np.float64]]:
-        """Users, items and values of all votes, repeated ones too."""
-        once = ~np.isnan(self.values)
-        for cell in self.again:
-            once[cell] = False
-        users, items = np.nonzero(once)
-        repeated = [(*cell, value) for cell, values in self.again.items() for value in values]
-        more = np.array(repeated, dtype=np.float64).reshape(-1, 3)
-        at = [np.concatenate([codes, more[:, n].astype(np.int64)]) for n, codes in enumerate((users, items))]
-        return at[0], at[1], np.concatenate([self.values[users, items].astype(np.float64), more[:, 2]])
 
-
-def collect(
-    ballots: Iterable[Ballot],
-    *,
-    middle: float = 0.0,
-    scale: tuple[float, float] | None = None,
-    place: str = "",
-) -> Iterator[Poll]:
-    """A poll per question. Of several votes on one item the last counts, unless they contradict each other."""
+def collect(ballots: Iterable[Ballot], *, middle: float = 0.0, place: str = "") -> Iterator[Poll]:
+    """A poll per question. Of several votes of a user on one item the last counts."""
     by_topic: dict[tuple[str, str], list[Ballot]] = {}
     for ballot in ballots:
         by_topic.setdefault((ballot.category, ballot.question), []).append(ballot)
     for number, ((category, question), cast) in enumerate(by_topic.items(), 1):
-        users = {user: n for n, user in enumerate(dict.fromkeys(ballot.user for ballot in cast))}
+        users = {ballot.user: ballot for ballot in cast}
+        row_of = {user: n for n, user in enumerate(users)}
         items = {item: n for n, item in enumerate(dict.fromkeys(ballot.item for ballot in cast))}
         if len(users) * len(items) > MOST_CELLS:
-            raise BadInput(
-                f"{category}: {len(users):,} users × {len(items):,} items are more than {MOST_CELLS:,} votes"
-            )
-        latest: dict[tuple[int, int], Ballot] = {}
-        again: dict[tuple[int, int], list[float]] = {}
-        for ballot in cast:
-            cell = users[ballot.user], items[ballot.item]
-            if (before := latest.get(cell)) is not None:
-                again.setdefault(cell, [before.value]).append(ballot.value)
-                if (before.value > middle, before.value < middle) != (ballot.value > middle, ballot.value < middle):
-                    ballot = ballot._replace(value=middle)  # noqa: PLW2901 - a contradiction is no preference
-            latest[cell] = ballot
+            size = f"{len(users):,} users × {len(items):,} items"
+            raise BadInput(f"{category}: {size} are more than {MOST_CELLS:,} votes")
         values = np.full((len(users), len(items)), np.nan, dtype=np.float32)
-        times = np.full(values.shape, np.nan)
-        at = tuple(np.array(list(latest)).T)
-        values[at] = [ballot.value for ballot in latest.values()]
-        times[at] = [ballot.time for ballot in latest.values()]
-        known = list({ballot.user: ballot for ballot in cast}.values())
-        yield Poll(
-            name=category,
-            question=question,
-            items=list(items),
-            users=list(users),
-            splits=[ballot.split or "" for ballot in known],
-            profiles=[ballot.profile for ballot in known],
-            groups=[ballot.groups for ballot in known],
-            values=values,
-            times=None if np.isnan(times).all() else times,
-            again=again,
-            number=number if len(by_topic) > 1 else None,
-            middle=middle,
-            scale=scale,
-            place=place,
-        )
+        for ballot in cast:
+            values[row_of[ballot.user], items[ballot.item]] = ballot.value
+        prefix = f"{number}-" if len(by_topic) > 1 else ""
+        yield Poll(category, question, list(items), users, values, prefix, middle, place)
+
+
+class Past(NamedTuple):
+    """A vote of a user for or against an item of some poll."""
+
+    order: float
+    """A drawn number: histories are in random order."""
+    poll: int
+    item: int
+    sign: int
 
 
 @dataclass(frozen=True)
@@ -437,142 +388,84 @@ class PollSource:
     read: Callable[[], Iterable[Poll | RawRow]]
     settings: PollVoting = field(default_factory=PollVoting)
 
-    def __post_init__(self) -> None:
-        if self.settings.mirror and self.settings.rows == "ratings":
-            raise BadSpec(f"{self.name}: ratings have no mirror pairs; give rows=pairs or mirror=false")
-
     @cached_property
     def _read(self) -> list[Poll | RawRow]:
         return list(self.read())
 
-    @property
+    @cached_property
     def polls(self) -> list[Poll]:
         return [poll for poll in self._read if isinstance(poll, Poll)]
 
     def agreements(self) -> list[float]:
-        signs = [np.sign(np.array(votes) - poll.middle) for poll in self.polls for votes in poll.again.values()]
-        return [float(1 - abs(one - other) / 2) for votes in signs for one, other in combinations(votes, 2)]
+        return []  # a poll has one vote of a user on an item
 
     def rows(self) -> Iterator[RawRow]:
-        polls, settings = self.polls, self.settings
-        for poll in polls:
-            if settings.order == "time" and poll.times is None:
-                raise BadInput(f"{self.name}: order=time needs the times of votes, and {poll.name} has none")
         yield from (row for row in self._read if isinstance(row, RawRow))
-        histories = Histories(polls, settings)
+        polls, settings, history = self.polls, self.settings, self._histories()
         for number, poll in enumerate(polls):
-            usable, splits = histories.usable(number), np.array(poll.splits, dtype=object)
-            for split in sorted(set(poll.splits)):
+            signs = poll.signs.copy()
+            signs[[len(history.get(user, ())) < settings.least for user in poll.names]] = 0
+            splits = np.array([ballot.split or "" for ballot in poll.users.values()], dtype=object)
+            for split in sorted(set(splits)):
                 members = np.flatnonzero(splits == split)
                 rng = np.random.default_rng(draw(settings.seed, poll.name, poll.question, split, "pairs"))
-                for user, items, names in self._drawn(poll, usable[members], members.tolist(), rng):
-                    yield histories.row(number, user, items, **names)
+                for user, i, j, names in self._drawn(poll, signs[members], members.tolist(), rng):
+                    votes = [
+                        past for past in history[poll.names[user]] if past.poll != number or past.item not in (i, j)
+                    ]
+                    yield self._row(poll, user, i, j, votes[max(0, len(votes) - settings.history) :], names)
+
+    def _histories(self) -> dict[str, list[Past]]:
+        """All votes of each user, in all polls."""
+        history: dict[str, list[Past]] = {}
+        for number, poll in enumerate(self.polls):
+            users, items = np.nonzero(poll.signs)
+            order = np.random.default_rng(draw(self.settings.seed, poll.name, poll.question)).random(len(users))
+            signs = poll.signs[users, items]
+            for user, at, item, sign in zip(*(a.tolist() for a in (users, order, items, signs)), strict=True):
+                history.setdefault(poll.names[user], []).append(Past(at, number, item, sign))
+        for votes in history.values():
+            votes.sort()
+        return history
 
     def _drawn(
         self, poll: Poll, signs: Signs, members: Sequence[int], rng: np.random.Generator
-    ) -> Iterator[tuple[int, tuple[int, ...], dict[str, str]]]:
-        """User, the item that is rated or the chosen and the rejected one, and the ids of row and twin."""
-        settings, prefix = self.settings, "" if poll.number is None else f"{poll.number}-"
-        if settings.rows == "ratings":
-            for u, i in draw_ratings(signs, settings.per_user, rng):
-                yield members[u], (i,), {"id": f"{prefix}{poll.users[members[u]]}-{i}"}
-        elif settings.mirror:
+    ) -> Iterator[tuple[int, int, int, dict[str, str]]]:
+        """User, the chosen and the rejected item, and the ids of row and twin."""
+        settings = self.settings
+        if settings.mirror:
             for i, j, a, b in draw_twins(signs, settings.per_pair, settings.per_user, rng):
-                one, other = poll.users[members[a]], poll.users[members[b]]
-                first, second = f"{prefix}{one}~{other}-{i}-{j}", f"{prefix}{other}~{one}-{j}-{i}"
-                yield members[a], (i, j), {"id": first, "mirror": second}
-                yield members[b], (j, i), {"id": second, "mirror": first}
+                one, other = poll.names[members[a]], poll.names[members[b]]
+                first, second = f"{poll.prefix}{one}~{other}-{i}-{j}", f"{poll.prefix}{other}~{one}-{j}-{i}"
+                yield members[a], i, j, {"id": first, "mirror": second}
+                yield members[b], j, i, {"id": second, "mirror": first}
         else:
             for u, i, j in draw_pairs(signs, settings.per_pair, settings.per_user, rng):
-                yield members[u], (i, j), {"id": f"{prefix}{poll.users[members[u]]}-{i}-{j}"}
+                yield members[u], i, j, {"id": f"{poll.prefix}{poll.names[members[u]]}-{i}-{j}"}
 
-
-class Past(NamedTuple):
-    """A vote of a user for or against an item of some poll."""
-
-    when: float
-    """Its time, or a drawn number that stands for it."""
-    poll: int
-    item: int
-    sign: int
-    rating: float
-
-
-class Histories:
-    """All votes of each user, in all polls, oldest first."""
-
-    def __init__(self, polls: Sequence[Poll], settings: PollVoting) -> None:
-        self._settings, self._polls = settings, polls
-        self._of: dict[str, list[Past]] = {}
-        for number, poll in enumerate(polls):
-            users, items = np.nonzero(self._counted(poll))
-            when = np.random.default_rng(draw(settings.seed, poll.name, poll.question)).random(len(users))
-            if settings.order == "time" and poll.times is not None:
-                when = poll.times[users, items]
-            known = (column[users, items].tolist() for column in (poll.signs, poll.ratings))
-            for user, at, item, sign, rating in zip(users.tolist(), when.tolist(), items.tolist(), *known, strict=True):
-                self._of.setdefault(poll.users[user], []).append(Past(at, number, item, sign, rating))
-        for votes in self._of.values():
-            votes.sort()
-
-    def _counted(self, poll: Poll) -> Signs:
-        """Votes for or against; with rows=ratings all."""
-        return poll.signs if self._settings.rows == "pairs" else (~np.isnan(poll.values)).astype(np.int8)
-
-    def usable(self, number: int) -> Signs:
-        """Votes that may become rows: of users with enough of them; by time only those of the later half."""
-        poll = self._polls[number]
-        signs = self._counted(poll).copy()
-        for user, name in enumerate(poll.users):
-            votes = self._of.get(name, [])
-            if len(votes) < self._settings.least:
-                signs[user] = 0
-            elif self._settings.order == "time":
-                early = [past.item for past in votes[: len(votes) // 2] if past.poll == number]
-                signs[user, early] = 0
-        return signs
-
-    def row(self, number: int, user: int, items: tuple[int, ...], **names: str) -> RawRow:
-        """A row on these items; its history is what the user voted on besides, with order=time what came before."""
-        poll, settings = self._polls[number], self._settings
-        votes = self._of[poll.users[user]]
-        if settings.order == "time":
-            first = min(past.when for past in votes if past.poll == number and past.item in items)
-            votes = [past for past in votes if past.when < first]
-        shown = [past for past in votes if past.poll != number or past.item not in items]
-        posts: list[Row] = []
-        sides: dict[int, list[str]] = {1: [], 0: [], -1: []}
-        for past in shown[max(0, len(shown) - settings.history) :]:
-            item = self._polls[past.poll].items[past.item]
-            kind, said = "rated", f"Rated {100 * past.rating:.0f} of 100: "
-            if settings.rows == "pairs":
-                kind, said = KINDS[past.sign]
-            posts.append({"id": f"{past.poll + 1}-{past.item}", "category": kind, "text": said + item})
+    def _row(
+        self, poll: Poll, user: int, chosen: int, rejected: int, votes: Sequence[Past], names: dict[str, str]
+    ) -> RawRow:
+        ballot, posts = poll.users[poll.names[user]], []
+        sides: dict[int, list[str]] = {1: [], -1: []}
+        for past in votes:
+            (kind, prefix), item = KINDS[past.sign], self.polls[past.poll].items[past.item]
+            posts.append({"id": f"{past.poll + 1}-{past.item}", "category": kind, "text": prefix + item})
             sides[past.sign].append(item)
-        row: Row = {
-            **names,
-            "user": poll.users[user],
-            "question": poll.question,
-            "profile": [*poll.profiles[user], *posts],
-            "category": poll.name,
-        }
-        if settings.rows == "ratings":
-            row |= {"answer": poll.items[items[0]], "rating": float(poll.ratings[user, items[0]])}
-        else:
-            chosen, rejected = (poll.items[item] for item in items)
-            row |= {"rubric_aspects": [], "narrative": "", "chosen": chosen, "rejected": rejected}
         choices = [{"question": ASKED, "chosen": a, "rejected": b} for a, b in zip(sides[1], sides[-1], strict=False)]
-        optional = {"split": poll.splits[user], "groups": dict(poll.groups[user]), "choices": choices}
-        return dict_row(poll.place, user + 2, row | {key: value for key, value in optional.items() if value})
-
-
-def draw_ratings(rated: Signs, per_user: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-    """A user, and an item that they rated."""
-    item_rows = np.zeros(rated.shape[1], dtype=int)
-    for user in rng.permutation(len(rated)).tolist():
-        items = _least_used(np.flatnonzero(rated[user]), item_rows, rng)[:per_user]
-        item_rows[items] += 1
-        yield from ((user, int(item)) for item in items)
+        return pair(
+            RawRow(poll.place, user + 2, b""),
+            **names,
+            user=ballot.user,
+            question=poll.question,
+            profile=[*ballot.profile, *posts],
+            category=poll.name,
+            chosen=poll.items[chosen],
+            rejected=poll.items[rejected],
+            split=ballot.split,
+            groups=dict(ballot.groups),
+            choices=choices,
+        )
 
 
 def draw_twins(

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, compress
+from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -58,8 +58,6 @@ from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS, Planner
 from prb.grading import GRADERS, Grader, GraderAbout, Grades, answered, as_line, make_grader
-from prb.grading.license import GRADES as LABELS
-from prb.grading.license import License, read_license
 from prb.llm import LLM, Sampling, check_llm, make_llm
 from prb.models import MODELS, RECORDED, execution_of, make_model, refuse_recorded
 from prb.progress import SILENT, Progress
@@ -69,7 +67,7 @@ from prb.stats.credit import curves, headroom, kl_bound, overoptimization, power
 from prb.stats.estimate import Floats, average, codes
 from prb.stats.paired import correct, difference
 from prb.summary import DatasetAbout, needs_donors
-from prb.types import Comparer, Estimate, Failure, Pair, Query, RewardModel, Scorer
+from prb.types import Comparer, Failure, Pair, Query, RewardModel, Scorer
 from prb.work import Asked, Breaker, FailureConfig, open_replies, refuse_failures, share_problem
 
 POLICY, GRADER = "policy: ", "grader: "
@@ -91,7 +89,7 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     """What a reward model picks from N answers of a policy, graded against the user's rubric."""
 
     verb: ClassVar[str] = "bon"
-    presentation: ClassVar[frozenset[str]] = frozenset({"model", "candidates", "license"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"model", "candidates"})
     paper: ClassVar[Mapping[str, Any]] = {
         "n": 16,
         "k": 10,
@@ -119,8 +117,6 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     """Reward model spec; repeat for several, or add some to a folder later. Default: the embedded ones."""
     grader: Name = "embedded"
     """Grader spec: `embedded`, `llm?llm=SPEC`, or `recorded` for grades that were given elsewhere."""
-    license: Rare[Path | None] = None
-    """A file of `prb grade --license` for this grader: scores are also given as people would grade."""
     n: Size = 0
     """Answers for each query. Default: 16; with --candidates as many as every row has, up to 16."""
     condition: Single[ConditionName] = "profile"
@@ -211,7 +207,6 @@ def best_of_n(
                 grader=GraderAbout.of(config.grader, loaded),
                 n=config.n,
                 seed=config.seed,
-                license=read_license(config.license) if config.license else None,
             )
         )
         run.finish({SUMMARY: summary})
@@ -387,7 +382,6 @@ class ModelResult(Struct, frozen=True, kw_only=True):
     headroom: list[CurvePoint]
     bend: Bend | None
     failures: dict[str, int]
-    cut_posts: int = 0
 
 
 class BonContrast(Struct, frozen=True, kw_only=True):
@@ -425,13 +419,6 @@ class SampleCounts(Struct, frozen=True, kw_only=True):
     cost: float = 0.0
 
 
-class ByPeople(Struct, frozen=True, kw_only=True):
-    """Scores at the largest k as people would grade, by a license of the grader."""
-
-    sentence: str
-    scores: dict[str, Estimate]
-
-
 class BonSummary(Struct, frozen=True, kw_only=True):
     """The content of `summary.json`. Nothing in it depends on the clock."""
 
@@ -455,7 +442,6 @@ class BonSummary(Struct, frozen=True, kw_only=True):
     """Of each model with each other one; Holm's correction is over these."""
     clusters: dict[str, str]
     """Of each pair, so that the folder can be read without the dataset."""
-    by_people: ByPeople | None = None
 
 
 Cell = Sample | Score | Grades | Failure
@@ -470,7 +456,6 @@ def summarize(
     *,
     n: int,
     seed: int,
-    license: License | None = None,
     **about: Any,
 ) -> BonSummary:
     """`clusters_of` has the queries in dataset order. Of a query with a failed sample nothing is graded or scored."""
@@ -518,7 +503,6 @@ def summarize(
             headroom=[CurvePoint(k=k, **share) for k, share in zip(ks, shares, strict=True)],
             bend=Bend(**bend) if bend else None,
             failures=dict(failures(scored[model])),
-            cut_posts=sum(max(scored[model][query, i].cut for i in range(n)) for query in compress(queries, sampled)),
         )
 
     ends = {model: curve[:, -1] for model, curve in picked.items()}
@@ -532,14 +516,6 @@ def summarize(
         correct(rows)
         return [BonContrast(**row) for row in rows]
 
-    by_people = None
-    if license:
-        used = {query: clusters_of[query] for query in compress(queries, usable)}
-        scores = {
-            model: license.correct(LABELS, list(used), end[usable], list(used.values())).tuned
-            for model, end in ends.items()
-        }
-        by_people = ByPeople(sentence=license.sentence(), scores=scores)
     return BonSummary(
         n=n,
         seed=seed,
@@ -568,7 +544,6 @@ def summarize(
         over_chance=compared((model, CHANCE) for model in ends),
         contrasts=compared(combinations(ends, 2)),
         clusters=clusters_of,
-        by_people=by_people,
     )
 
 

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from prb.data.source import file_source
+from prb.data.schema import read_items
 from prb.downstream.answers import GRADES, SAMPLES, SCORES, Sample, SampleGrade, Score, read_stage
 from prb.downstream.bon import BonSummary
 from prb.downstream.ppo import ANSWERS, HeldOutAnswer, PpoSummary
@@ -34,7 +34,7 @@ from prb.summary import Summary, short_name
 Unit = Literal["model", "family"]
 SEED = 0
 """Of all draws."""
-MIN_MODELS, MAX_MODELS = 3, 500
+MIN_MODELS = 3
 PLURAL: dict[Unit, str] = {"model": "models", "family": "families"}
 RESAMPLES = 2000
 
@@ -53,8 +53,6 @@ class ScoreColumn:
     name: str
     values: Floats
     """NaN where a score is missing."""
-    errors: Floats | None = None
-    """Standard errors, if known."""
     draws: Floats | None = None
     """Resamples × models: the column recomputed from resampled clusters."""
     note: str = ""
@@ -62,16 +60,16 @@ class ScoreColumn:
 
     @property
     def summary(self) -> ColumnSummary:
-        errors = None if self.errors is None else self.errors.tolist()
+        errors = None if self.draws is None else self.draws.std(axis=0, ddof=1).tolist()
         return ColumnSummary(self.name, self.values.tolist(), errors, self.note)
 
-    def redrawn(self, rng: np.random.Generator) -> Floats:
-        """Rows that the column might have been, had it been measured again; itself if nothing is known about that."""
-        if self.draws is not None:
-            return self.draws
-        if self.errors is None:
-            return self.values[None]
-        return self.values + self.errors * rng.normal(size=(RESAMPLES, len(self.values)))
+    def means(self, groups: Sequence[Sequence[int]]) -> ScoreColumn:
+        """Of groups of models, given by position; of each resample too."""
+
+        def of(rows: Floats) -> Floats:
+            return np.array([rows[..., group].mean(axis=-1) for group in groups]).T
+
+        return replace(self, values=of(self.values), draws=None if self.draws is None else of(self.draws))
 
 
 @dataclass(frozen=True)
@@ -85,16 +83,15 @@ class Scores:
     def columns(self) -> tuple[ScoreColumn, ...]:
         return self.bench + self.downstream
 
+    def means(self, members: Mapping[str, Sequence[str]]) -> Scores:
+        """Of groups of models, by name."""
+        groups = [[self.models.index(model) for model in models] for models in members.values()]
+        bench, downstream = (tuple(column.means(groups) for column in side) for side in (self.bench, self.downstream))
+        return Scores(tuple(members), bench, downstream, self.families)
+
     def of(self, models: Sequence[str]) -> Scores:
         """Of some of the models."""
-        at = [self.models.index(model) for model in models]
-
-        def part(column: ScoreColumn) -> ScoreColumn:
-            errors = None if column.errors is None else column.errors[at]
-            draws = None if column.draws is None else column.draws[:, at]
-            return replace(column, values=column.values[at], errors=errors, draws=draws)
-
-        return Scores(tuple(models), tuple(map(part, self.bench)), tuple(map(part, self.downstream)), self.families)
+        return self.means({model: [model] for model in models})
 
 
 def checked(scores: Scores) -> tuple[Scores, list[str]]:
@@ -113,20 +110,12 @@ def checked(scores: Scores) -> tuple[Scores, list[str]]:
 def unfit(scores: Scores, unit: Unit = "model") -> str | None:
     """Why these scores cannot be correlated, if so."""
     n = len(scores.models)
-    if not MIN_MODELS <= n <= MAX_MODELS:
-        return f"{n} {unit if n == 1 else PLURAL[unit]} with all scores: correlating needs {MIN_MODELS} to {MAX_MODELS}"
+    if n < MIN_MODELS:
+        return f"{n} {unit if n == 1 else PLURAL[unit]} with all scores: correlating needs {MIN_MODELS}"
     constant = [column.name for column in scores.columns if np.ptp(column.values) == 0]
     if constant:
         return f"column {constant[0]!r} is the same for all {n} {PLURAL[unit]}: there is nothing to correlate"
     return None
-
-
-# --- families ---
-def read_families(path: Path) -> dict[str, str]:
-    rows = _rows(path)
-    if not rows or not {"model", "family"} <= set(rows[0]):
-        raise BadInput(f"{path} must have the columns model and family")
-    return {str(row["model"]).strip(): str(row["family"]).strip() for row in rows if row["family"]}
 
 
 def members_of_families(scores: Scores, constructed: Collection[str]) -> dict[str, list[str]]:
@@ -135,9 +124,7 @@ def members_of_families(scores: Scores, constructed: Collection[str]) -> dict[st
     for model in scores.models:
         family = scores.families.get(model)
         if family is None:
-            raise BadInput(
-                f"{model!r} has no family: --unit family needs one for every model (column family, --families)"
-            )
+            raise BadInput(f"{model!r} has no family: --unit family needs a table with a column `family`")
         members.setdefault(family, []).append(model)
     for family, models in members.items():
         if len({model in constructed for model in models}) > 1:
@@ -145,95 +132,59 @@ def members_of_families(scores: Scores, constructed: Collection[str]) -> dict[st
     return members
 
 
-def family_means(scores: Scores, members: Mapping[str, Sequence[str]]) -> Scores:
-    """Scores of families: the mean of the models' scores, of each resample too.
-
-    Standard errors from a table say nothing of what models share, and are combined as if they were independent.
-    """
-    at = [[scores.models.index(model) for model in models] for models in members.values()]
-
-    def means(column: ScoreColumn) -> ScoreColumn:
-        values = np.array([column.values[rows].mean() for rows in at])
-        if column.draws is not None:
-            draws = np.stack([column.draws[:, rows].mean(axis=1) for rows in at], axis=1)
-            return replace(column, values=values, errors=draws.std(axis=0, ddof=1), draws=draws)
-        if column.errors is None:
-            return replace(column, values=values)
-        errors = np.array([np.sqrt(np.square(column.errors[rows]).sum()) / len(rows) for rows in at])
-        return replace(column, values=values, errors=errors)
-
-    return Scores(tuple(members), tuple(map(means, scores.bench)), tuple(map(means, scores.downstream)))
-
-
 # --- columns of a table ---
 
-NAMES = ("model", "model name", "name", "rm", "reward model")
-"""Usual headers of the column of model names."""
 MISSING = frozenset({"", "-", "–", "—", "na", "n/a", "nan", "none", "null"})
-ERROR = "_se"
-"""A column `X_se` holds the standard errors of column `X`."""
-BENCH, DOWNSTREAM = "bench:", "downstream:"
-"""Prefixes by which a header says which side it is on."""
-CLUSTER = "cluster"
-"""A table with this column has a row for each model and cluster, of equal weight, and is resampled by cluster."""
+FAMILY, CLUSTER = "family", "cluster"
+"""Columns with a meaning; a table by cluster has a row for each model and cluster, of equal weight."""
 
 
 def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> Scores:
-    """CSV, Parquet, JSON (a list of objects) or JSONL; one row per model, or per model and cluster."""
-    rows = [{_header(key): value for key, value in row.items()} for row in _rows(path)]
+    """A row per model, or per model and cluster; the header of the column of names begins with "model"."""
+    # a header may be broken over lines
+    rows = [{" ".join(name.split()): value for name, value in row.items()} for row in _rows(path)]
+    cells = {
+        header: [_cell(row.get(header)) for row in rows] for header in dict.fromkeys(h for row in rows for h in row)
+    }
     if not rows:
         raise BadInput(f"{path} holds no rows")
-    headers = list(dict.fromkeys(key for row in rows for key in row))
-    cells = {header: [_cell(row.get(header)) for row in rows] for header in headers}
-    texts = [header for header in headers if any(isinstance(cell, str) for cell in cells[header])]
-    key = next(iter([header for header in headers if header.lower() in NAMES] or texts), None)
+    key = next((header for header in cells if header.lower().startswith("model")), None)
     if key is None:
         raise BadInput(f"{path} has no column of model names; name it 'model'")
     models = tuple("" if row.get(key) is None else str(row[key]).strip() for row in rows)
     if "" in models:
         raise BadInput(f"{path}: row {models.index('') + 1} has no name in column {key!r}")
 
-    def numbers(header: str) -> Floats:
+    def column(header: str) -> ScoreColumn:
         for model, cell in zip(models, cells[header], strict=True):
             if isinstance(cell, str):
                 raise BadInput(f"{path}: column {header!r} of {model!r} is {cell[:40]!r}, not a number")
-        return np.array(cells[header], dtype=np.float64)  # None becomes NaN
-
-    def column(header: str) -> ScoreColumn:
-        values, error = numbers(header), header + ERROR
-        errors = numbers(error) if error in headers else None
-        if errors is not None and not (errors[~np.isnan(values)] >= 0).all():
-            raise BadInput(f"{path}: column {error!r} lacks a standard error of a score, or has a negative one")
-        return ScoreColumn(header.removeprefix(BENCH).removeprefix(DOWNSTREAM).strip(), values, errors)
+        return ScoreColumn(header, np.array(cells[header], dtype=np.float64))  # None becomes NaN
 
     # mostly numbers: a single `inf` or `12*` is an error to report, not a reason to take the column for text
-    kinds = {header: Counter(map(type, column)) for header, column in cells.items() if header != key}
-    numeric = [header for header, count in kinds.items() if count[float] > count[str] and header != CLUSTER]
-    benchmarks, outcomes = _sides(path, headers, numeric, bench, downstream)
-    families = {model: str(row["family"]) for model, row in zip(models, rows, strict=True) if row.get("family")}
+    kinds = {header: Counter(map(type, column)) for header, column in cells.items() if header not in (key, CLUSTER)}
+    numeric = [header for header, count in kinds.items() if count[float] > count[str]]
+    benchmarks, outcomes = _sides(path, list(cells), numeric, bench, downstream)
+    families = {model: str(row[FAMILY]) for model, row in zip(models, rows, strict=True) if row.get(FAMILY)}
     scores = Scores(models, tuple(map(column, benchmarks)), tuple(map(column, outcomes)), families)
-    return by_cluster(scores, [str(row.get(CLUSTER)) for row in rows], path.name) if CLUSTER in headers else scores
+    return by_cluster(scores, [str(row.get(CLUSTER)) for row in rows], path.name) if CLUSTER in cells else scores
 
 
-def by_cluster(scores: Scores, clusters: Sequence[str], data: str) -> Scores:
-    """One score per model and its resamples, from rows of models and clusters."""
-
-    def cells(column: ScoreColumn) -> RunColumn:
-        values: Cells = {model: {} for model in scores.models}
-        for model, cluster, value in zip(scores.models, clusters, column.values.tolist(), strict=True):
-            if not math.isnan(value):
-                values[model].setdefault(cluster, []).append(value)
-        return RunColumn(column.name, data, values)
-
-    models = tuple(dict.fromkeys(scores.models))
-    columns = resampled_columns(list(map(cells, scores.columns)), models)
-    n = len(scores.bench)
-    return Scores(models, tuple(columns[:n]), tuple(columns[n:]), scores.families)
-
-
-def _header(text: str) -> str:
-    """A header may be broken over lines."""
-    return " ".join(str(text).split())
+def _rows(path: Path) -> list[dict[str, Any]]:
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder: give runs with --bench and --downstream")
+    if path.suffix not in (".csv", ".tsv"):
+        return read_items(path, dict)
+    # unlike in a dataset, a row may be shorter than the header: what it lacks is missing
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, restkey="", delimiter="\t" if path.suffix == ".tsv" else ",")
+            rows, names = list(reader), reader.fieldnames or []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path} cannot be read as CSV in UTF-8: {error}") from None
+    if len(set(names)) < len(names) or any("" in row for row in rows):
+        raise BadInput(f"{path} has two columns of one name, or a row with more cells than the header")
+    return [row for row in rows if any(_cell(cell) is not None for cell in row.values())]
 
 
 def _cell(value: Any) -> float | str | None:
@@ -251,62 +202,38 @@ def _cell(value: Any) -> float | str | None:
 def _sides(
     path: Path, headers: list[str], numeric: list[str], bench: Sequence[str], downstream: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Benchmark and downstream headers: as requested, else by prefix, else the first and second of just two columns."""
-
-    def known(name: str, prefix: str) -> str:
-        for header in headers:
-            if _header(name) in (header, header.removeprefix(prefix).strip()):
-                return header
-        raise unknown("column", name, headers)
-
-    scores = [h for h in numeric if not (h.endswith(ERROR) and h.removesuffix(ERROR) in headers)]
-    targets = [known(name, DOWNSTREAM) for name in downstream] or [h for h in scores if h.startswith(DOWNSTREAM)]
-    if not targets and not bench and len(scores) == 2:
-        targets = scores[1:]
+    """Benchmark and downstream headers: as requested, else the first and the second of just two columns of numbers."""
+    for name in (*bench, *downstream):
+        if name not in headers:
+            raise unknown("column", name, headers)
+    targets = list(downstream) or (numeric[1:] if not bench and len(numeric) == 2 else [])
     if not targets:
-        listed = ", ".join(map(repr, scores)) or "none"
+        listed = ", ".join(map(repr, numeric)) or "none"
         raise BadInput(f"{path}: name the columns of downstream scores with --downstream; columns of numbers: {listed}")
-    predictors = [known(name, BENCH) for name in bench] or [h for h in scores if h not in targets]
-    both = [name for name in predictors if name in targets]
-    if both:
+    predictors = list(bench) or [header for header in numeric if header not in targets]
+    if both := [name for name in predictors if name in targets]:
         raise BadInput(f"{path}: {both[0]!r} cannot be on both sides")
     if not predictors:
         raise BadInput(f"{path}: no column is left for a benchmark")
-    return list(dict.fromkeys(predictors)), list(dict.fromkeys(targets))
+    return predictors, targets
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    if path.is_dir():
-        raise BadInput(f"{path} is a folder: give runs with --bench and --downstream")
-    if not path.exists():
-        raise BadInput(f"{path} does not exist")
-    if path.suffix.lower() not in (".csv", ".tsv"):
-        rows = list(file_source(path).rows())
-        for row in rows:
-            if row.problem or not isinstance(row.data, dict):
-                raise BadInput(f"{path}, row {row.line}: {row.problem or 'must be an object, one per model'}")
-        return [row.data for row in rows]
-    # unlike in a dataset, a row may be shorter than the header: what it lacks is missing
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, restkey="", delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-            names = Counter(map(_header, reader.fieldnames or ()))
-            lines = [line for line in reader if any(_cell(cell) is not None for cell in line.values())]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path} cannot be read as CSV in UTF-8: {error}") from None
-    repeated = [name for name, count in names.items() if count > 1]
-    if repeated:
-        raise BadInput(f"{path} has two columns named {repeated[0]!r}")
-    for number, line in enumerate(lines, 1):
-        if "" in line:
-            raise BadInput(f"{path}: row {number} has more cells than the header")
-    return lines
+def by_cluster(scores: Scores, clusters: Sequence[str], data: str) -> Scores:
+    """One score per model and its resamples, from rows of models and clusters."""
+
+    def cells(column: ScoreColumn) -> RunColumn:
+        values: Cells = {model: {} for model in scores.models}
+        for model, cluster, value in zip(scores.models, clusters, column.values.tolist(), strict=True):
+            if not math.isnan(value):
+                values[model].setdefault(cluster, []).append(value)
+        return RunColumn(column.name, data, values)
+
+    sides = [list(map(cells, side)) for side in (scores.bench, scores.downstream)]
+    return resampled_scores(*sides, families=scores.families)
 
 
 # --- columns of run folders ---
 
-MAX_CELLS = 1 << 22
-"""Resampling weights held in memory at once."""
 IGNORED_SETTINGS = frozenset({"model", "condition", "dataset"})
 """Settings in which two runs of one column may differ: its name has the condition, and data have a fingerprint."""
 Cells = dict[str, dict[str, list[float]]]
@@ -328,10 +255,7 @@ class RunColumn:
 
 def read_runs(bench: Sequence[str], downstream: Sequence[str], *, condition: str | None, best_of: int | None) -> Scores:
     predictors = _merged(_benchmark(Path(folder), condition) for folder in bench)
-    targets = _merged(_downstream(Path(folder), best_of) for folder in downstream)
-    models = tuple(dict.fromkeys(model for column in [*predictors, *targets] for model in column.cells))
-    columns = resampled_columns([*predictors, *targets], models)
-    return Scores(models, tuple(columns[: len(predictors)]), tuple(columns[len(predictors) :]))
+    return resampled_scores(predictors, _merged(_downstream(Path(folder), best_of) for folder in downstream))
 
 
 def _merged(read: Iterable[RunColumn]) -> list[RunColumn]:
@@ -345,12 +269,10 @@ def _merged(read: Iterable[RunColumn]) -> list[RunColumn]:
         differing = [name for name in names if known.settings.get(name) != column.settings.get(name)]
         differing += ["their data"] if known.data != column.data else []
         if differing:
-            raise BadInput(
-                f"two runs on {column.name!r} differ in {', '.join(differing)}; correlate them one at a time"
-            )
-        both = [model for model in column.cells if model in known.cells]
-        if both:
-            raise BadInput(f"{both[0]!r} has two scores in {column.name!r}: leave one of the runs out")
+            what = f"two runs on {column.name!r} differ in {', '.join(differing)}"
+            raise BadInput(f"{what}; correlate them one at a time")
+        if both := known.cells.keys() & column.cells:
+            raise BadInput(f"{min(both)!r} has two scores in {column.name!r}: leave one of the runs out")
         columns[column.name] = replace(known, cells=known.cells | column.cells)
     return list(columns.values())
 
@@ -430,14 +352,17 @@ def _best_of_cells(folder: Path, bon: BonSummary, k: int) -> Cells:
     return cells
 
 
-def resampled_columns(columns: Sequence[RunColumn], models: Sequence[str]) -> list[ScoreColumn]:
+def resampled_scores(
+    bench: Sequence[RunColumn], downstream: Sequence[RunColumn], *, families: Mapping[str, str] | None = None
+) -> Scores:
     """The columns with their resamples, means over clusters drawn with replacement; the clusters of a dataset are drawn
     once for all columns on it."""
+    models = tuple(dict.fromkeys(model for column in (*bench, *downstream) for model in column.cells))
     clusters: dict[str, set[str]] = {}
-    for column in columns:
+    for column in (*bench, *downstream):
         clusters.setdefault(column.data, set()).update(c for by_cluster in column.cells.values() for c in by_cluster)
-    resampled = []
-    for column in columns:
+
+    def resampled(column: RunColumn) -> ScoreColumn:
         names = sorted(clusters[column.data])
         cells = [[column.cells.get(model, {}).get(cluster, []) for model in models] for cluster in names]
         sums = np.array([[sum(cell) for cell in row] for row in cells])
@@ -445,16 +370,12 @@ def resampled_columns(columns: Sequence[RunColumn], models: Sequence[str]) -> li
         with np.errstate(invalid="ignore"):
             values = sums.sum(axis=0) / sizes.sum(axis=0)
         if (count := len(names)) < 2:
-            resampled.append(ScoreColumn(column.name, values, note=column.note))
-            continue
+            return ScoreColumn(column.name, values, note=column.note)
         rng = np.random.default_rng([SEED, zlib.crc32(column.data.encode())])  # other data, other draws
-        draws, step = [], max(1, MAX_CELLS // count)
-        for start in range(0, RESAMPLES, step):
-            drawn = rng.multinomial(count, np.full(count, 1 / count), size=min(step, RESAMPLES - start))
-            weights = drawn.astype(np.float64)
-            total, size = weights @ sums, weights @ sizes
-            # a draw without any item of a model repeats its value
-            draws.append(np.where(size > 0, total / np.where(size > 0, size, 1), values))
-        means = np.concatenate(draws)
-        resampled.append(ScoreColumn(column.name, values, means.std(axis=0, ddof=1), means, column.note))
-    return resampled
+        weights = rng.multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(np.float64)
+        total, size = weights @ sums, weights @ sizes
+        # a draw without any item of a model repeats its value
+        draws = np.where(size > 0, total / np.where(size > 0, size, 1), values)
+        return ScoreColumn(column.name, values, draws, column.note)
+
+    return Scores(models, tuple(map(resampled, bench)), tuple(map(resampled, downstream)), families or {})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import combinations, product
 from math import comb
@@ -29,9 +28,7 @@ from prb.downstream.columns import (
     Scores,
     Unit,
     checked,
-    family_means,
     members_of_families,
-    read_families,
     read_runs,
     read_table,
     unfit,
@@ -60,8 +57,8 @@ class CorrelateConfig(OutputConfig):
     from_file: ClassVar[bool] = False
 
     table: Positional[Place | None] = None
-    """CSV, Parquet or JSON, one row per model (with a column `cluster`: per model and cluster); a column X_se holds
-    standard errors of X. Without it: run folders."""
+    """CSV, Parquet or JSON, one row per model (with a column `cluster`: per model and cluster). Without it: run
+    folders."""
     bench: Words[Name] = ()
     """Columns with benchmark scores (default: all others), or run folders of `prb evaluate`."""
     downstream: Words[Name] = ()
@@ -73,9 +70,8 @@ class CorrelateConfig(OutputConfig):
     measure: Words[Measure] = ()
     """spearman, kendall, weighted_kendall, pearson, ndcg, rbo, regret; sentences are about the first. Default: all."""
     unit: Unit = "model"
-    """What is tested, resampled and left out one at a time: models, or means of families, whose models are related."""
-    families: Rare[Place | None] = None
-    """With --unit family: a table with columns model and family. Default: the column `family` of the table."""
+    """What is tested, resampled and left out one at a time: models, or means of families of related models, which the
+    table has in column `family`."""
     constructed: Rare[Words[Name]] = ("noisy*",)
     """Names (with *) of models constructed to be good or bad; all results are given with and without them."""
     out: Place | None = None
@@ -106,7 +102,6 @@ class Agreement(Struct):
     p: float
     p_holm: float
     exact: bool
-    orders: int = 0
     interval: tuple[float, float] | None = None
     """Over models drawn anew; `None` with few of them."""
     noise: tuple[float, float] | None = None
@@ -162,7 +157,7 @@ class CorrelationSummary(Struct, kw_only=True):
     downstream: list[ColumnSummary]
     sets: list[ModelSet]
     families: dict[str, str] = {}
-    """By model, where the table says so (column `family`); figures show it."""
+    """By model, where the table has a column `family`; figures show it."""
 
 
 def correlate(config: CorrelateConfig, *, progress: Progress = SILENT) -> CorrelationSummary:
@@ -180,10 +175,9 @@ def correlate(config: CorrelateConfig, *, progress: Progress = SILENT) -> Correl
     constructed = [model for model in scores.models if any(fnmatchcase(model, glob) for glob in config.constructed)]
     members: dict[str, list[str]] | UnsetType = UNSET
     if config.unit == "family":
-        scores = replace(scores, families=read_families(config.families)) if config.families else scores
         members = members_of_families(scores, constructed)
         constructed = [family for family, models in members.items() if models[0] in constructed]
-        scores = family_means(scores, members)
+        scores = scores.means(members)
         if problem := unfit(scores, "family"):
             raise BadInput(problem)
     units = PLURAL[config.unit]
@@ -235,11 +229,11 @@ def compare_columns(name: str, scores: Scores, measures: Sequence[Measure], unit
 
 
 def _correlations(bench: ScoreColumn, target: ScoreColumn, measures: Sequence[Measure]) -> Iterator[Agreement]:
-    x, y, rng = bench.values, target.values, np.random.default_rng(SEED)
+    x, y = bench.values, target.values
     models = resampled(x, y, seed=SEED) if len(x) >= MIN_TO_RESAMPLE else None
     # both columns redrawn within their own uncertainty, with the same models, if either has any
-    drawn = bench.redrawn(rng), target.redrawn(rng)
-    noise = drawn if any(len(rows) > 1 for rows in drawn) else None
+    drawn = [column.values[None] if column.draws is None else column.draws for column in (bench, target)]
+    uncertain = any(len(rows) > 1 for rows in drawn)
     for name in measures:
         test = permutation_p(name, x, y, seed=SEED, draws=DRAWS)
         yield Agreement(
@@ -250,9 +244,8 @@ def _correlations(bench: ScoreColumn, target: ScoreColumn, measures: Sequence[Me
             p=test.p,
             p_holm=test.p,
             exact=test.exact,
-            orders=test.orders,
             interval=models and percentiles(name, *models),
-            noise=noise and percentiles(name, *noise),
+            noise=percentiles(name, *drawn) if uncertain else None,
         )
 
 

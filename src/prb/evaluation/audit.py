@@ -405,8 +405,9 @@ def vote_tables(source: Source) -> list[VoteTable]:
     if isinstance(source, PollSource):
         tables = []
         for poll in source.polls:
-            users, items, values = poll.every_vote()
-            groups = [poll.groups[user] if poll.groups else {} for user in users.tolist()]
+            users, items = np.nonzero(~np.isnan(poll.values))
+            groups = [poll.users[poll.names[user]].groups for user in users.tolist()]
+            values = poll.values[users, items].astype(np.float64)
             tables.append(VoteTable(poll.name, users, items, values, groups))
         return tables
     if not isinstance(source, VoteSource):

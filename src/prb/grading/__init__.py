@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, ClassVar, Protocol, Self, TypeGuard, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeGuard
 
 from msgspec import Struct
 from pydantic import model_validator
@@ -71,13 +71,6 @@ class Grader(Protocol):
     """Whether texts leave the machine."""
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]: ...
-
-
-@runtime_checkable
-class Reseedable(Protocol):
-    """A grader whose grades depend on a seed; graders without this method are deterministic."""
-
-    def reseeded(self, seed: int) -> Grader: ...
 
 
 def shown(aspect: Aspect) -> tuple[str, ...]:
@@ -176,11 +169,6 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
     """Grade the chosen and the rejected answer of every row, and report how often the chosen one scores higher."""
     human: Place | None = None
     """With --validate: JSONL with grades by human annotators, {"pair": id, "answer": text, "grades": [0, 2, 1]}."""
-    license: Place | None = None
-    """With --answers, a license of this grader: the mean score is also given as people would grade. With --human and
-    without --answers, the judge to make a license for: `prb grade --license JUDGE --help`."""
-    retest: bool = False
-    """With --validate: grade everything twice under different seeds, and report how often the grades agree."""
     limit: Count | None = None
     """At most N rows, spread over clusters, twins together; with --answers the first N answers."""
     batch: Count = 32
@@ -192,8 +180,6 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
     def check_mode(self) -> Self:
         if self.validate == (self.answers is not None):
             raise BadInput("prb grade needs one of --answers FILE and --validate")
-        if (self.human or self.retest) and not self.validate:
-            raise BadInput("--human and --retest can only be used with --validate")
-        if self.license and not self.answers:
-            raise BadInput("--license FILE can only be used with --answers; to make a license, add --human FILE")
+        if self.human and not self.validate:
+            raise BadInput("--human can only be used with --validate, or with --license JUDGE")
         return self

@@ -44,8 +44,7 @@ from prb.types import Estimate
 
 LICENSE = "license.json"
 PREFERENCE, QUALITY, GRADES = "preference", "quality", "grades"
-WORDS = {"chosen": 1.0, "yes": 1.0, "true": 1.0, "rejected": 0.0, "no": 0.0, "false": 0.0}
-WORDS |= dict.fromkeys(("neither", "tie", "both", "equal"), 0.5)
+WORDS = {"chosen": 1.0, "rejected": 0.0, "neither": 0.5}
 """What a judgment may be called instead of a number."""
 UNBOUNDED = (-math.inf, math.inf)
 HALF_WIDTH = 0.05
@@ -75,19 +74,15 @@ class Judgment(NamedTuple):
     annotator: str
     value: float
     cluster: str = ""
-    group: str = ""
-    mirror: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """An item that people and the judge judged."""
+    """An item that people and the judge judged; evaluations correct their labels by it."""
 
     item: str
-    cluster: str
     human: float
     """Mean over annotators."""
-    judge: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +100,8 @@ class Question:
     """The same of two people."""
     inflation: Estimate
     """The judge's mean minus that of people, on the same items."""
-    inflation_by_group: dict[str, Estimate]
     powered: Powered
     """The mean that people would give over all items that the judge judged."""
-    person_effect: Powered | None
-    """Share of twins on which people's preferences follow the user."""
     labels_needed: int | None
     """Human labels in all for an interval of ± 5 points."""
     labels: tuple[Label, ...]
@@ -152,13 +144,6 @@ class License:
                 return question
         known = ", ".join(question.name for question in self.questions)
         raise BadInput(f"the license is about {known}, not about {name}; make one from judgments of that kind")
-
-    def correct(self, question: str, items: Sequence[str], values: Floats, clusters: Sequence[str]) -> Powered:
-        """What people would say on average of these items, from the judge's values and the labels of the license."""
-        labels = self.question(question).labels
-        labeled = {label.item for label in labels}
-        rest = [n for n, item in enumerate(items) if item not in labeled and not np.isnan(values[n])]
-        return _powered(labels, values[rest], [clusters[n] for n in rest])
 
 
 def read_license(path: Path) -> License:
@@ -215,15 +200,11 @@ def compare(name: str, people: Sequence[Judgment], judge: Sequence[Judgment], ep
     of_people = np.concatenate(others, axis=1)
     compared = (~np.isnan(of_people)).sum(axis=1)
     clusters = [about[item].cluster or item for item in items]
-    numbers, groups = codes(clusters), np.array([about[item].group for item in items])
-    labels = tuple(
-        Label(item=item, cluster=cluster, human=float(mean), judge=float(value))
-        for item, cluster, mean, value in zip(items, clusters, human, judged, strict=True)
-    )
+    numbers = codes(clusters)
     rest = [judgment for judgment in judge if judgment.item not in by_item]
-    powered = _powered(
-        labels, [j.value for j in rest], [j.cluster or j.item for j in rest], unit=0 <= lowest <= highest <= 1
-    )
+    n, numbers_of_all = len(items), codes([*clusters, *(j.cluster or j.item for j in rest)])
+    more, unit = np.array([j.value for j in rest]), 0 <= lowest <= highest <= 1
+    powered = prediction_powered(human, judged, more, numbers_of_all[:n], numbers_of_all[n:], unit=unit)
     return Question(
         name=name,
         scale=scale,
@@ -233,46 +214,10 @@ def compare(name: str, people: Sequence[Judgment], judge: Sequence[Judgment], ep
         agreement=average(np.nanmean(agreement(votes, judged[:, None]), axis=1), numbers),
         agreement_of_people=average(np.nansum(of_people, axis=1) / np.where(compared, compared, np.nan), numbers),
         inflation=average(judged - human, numbers, UNBOUNDED),
-        inflation_by_group={
-            group: average((judged - human)[groups == group], numbers[groups == group], UNBOUNDED)
-            for group in sorted({*groups} - {""})
-        },
         powered=powered,
-        person_effect=_person_effect(labels, judge, about) if name == PREFERENCE else None,
         labels_needed=labels_for(powered, HALF_WIDTH) if scale == "nominal" else None,
-        labels=labels,
+        labels=tuple(Label(item=item, human=float(mean)) for item, mean in zip(items, human, strict=True)),
     )
-
-
-def _powered(
-    labels: Sequence[Label], more: Sequence[float] | Floats, clusters: Sequence[str], *, unit: bool = True
-) -> Powered:
-    """The mean that people would give over the labeled items and those that only the judge judged."""
-    numbers, n = codes([*(label.cluster for label in labels), *clusters]), len(labels)
-    human, judge = np.array([label.human for label in labels]), np.array([label.judge for label in labels])
-    return prediction_powered(human, judge, np.array(more), numbers[:n], numbers[n:], unit=unit)
-
-
-def _person_effect(labels: Sequence[Label], judge: Sequence[Judgment], about: Mapping[str, Judgment]) -> Powered | None:
-    """Twins as items: 1 if the two preferences together lean toward each user's own answer, half if to neither."""
-    human, verdicts = {label.item: label.human for label in labels}, {j.item: j.value for j in judge}
-    cluster = {j.item: j.cluster or j.item for j in (*judge, *about.values())}
-    twins = {**{j.item: j.mirror for j in judge}, **{item: j.mirror for item, j in about.items()}}
-
-    def lean(values: Mapping[str, float], item: str) -> float:
-        return (float(np.sign(values[item] + values[twins[item]] - 1)) + 1) / 2
-
-    couples = [item for item in verdicts if (twin := twins[item]) and item < twin and twin in verdicts]
-    of_twins = [
-        Label(item=item, cluster=cluster[item], human=lean(human, item), judge=lean(verdicts, item))
-        for item in couples
-        if item in human and twins[item] in human
-    ]
-    if len(of_twins) < 2:
-        return None
-    labeled = {label.item for label in of_twins}
-    rest = [item for item in couples if item not in labeled]
-    return _powered(of_twins, [lean(verdicts, item) for item in rest], [cluster[item] for item in rest])
 
 
 # --- reading both sides ---
@@ -302,7 +247,6 @@ def _of_person(line: Mapping[str, Any]) -> list[Judgment]:
         raise ValueError("`annotator` is missing")
     if "ratings" not in line or "item" not in line:
         return [_judgment(line, annotator)]
-    line = {**line, "group": ""}  # there it is the couple, which is no group of users
     if line.get("check") or line.get("skipped"):
         return []
     judgments = []
@@ -334,8 +278,8 @@ def _judgment(line: Mapping[str, Any], annotator: str) -> Judgment:
         value = math.nan
     if not math.isfinite(value):
         raise ValueError(f"`judgment` is {judgment!r}; a finite number, or one of {', '.join(WORDS)}")
-    where = {name: str(line.get(name) or "") for name in ("cluster", "group", "mirror")}
-    return Judgment(str(line.get("question") or PREFERENCE), str(line["item"]), annotator, value, **where)
+    question, cluster = (str(line.get(name) or "") for name in ("question", "cluster"))
+    return Judgment(question or PREFERENCE, str(line["item"]), annotator, value, cluster)
 
 
 def graded_item(pair: str, answer: str) -> str:
@@ -354,7 +298,7 @@ def read_judge(spec: str) -> list[Judgment]:
         return [
             Judgment(GRADES, graded_item(line["pair"], line["answer"]), "", float(line["score"]), str(line["cluster"]))
             for line in lines
-            if line.get("score") is not None and not line.get("round")
+            if line.get("score") is not None
         ]
     if not (path / "outcomes.jsonl").is_file():
         raise BadInput(f"{path} is no finished run of `prb evaluate` or `prb grade --answers`")

@@ -48,11 +48,6 @@ class LLMGrader:
         settings = (load(f"grade_{way}"), load("material"), REMINDERS[way], sampling)
         self.fingerprint = f"grade-{way}-{settings_digest(settings)}-{llm.fingerprint}"
 
-    def reseeded(self, seed: int) -> LLMGrader:
-        """The same grader under another seed."""
-        sampling = replace(self._sampling, seed=self._sampling.seed + seed)
-        return LLMGrader(self._llm, self._way, sampling=sampling)
-
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
         prompts = [ungradable(one) or self._prompts(one) for one in answers]
         asked = [

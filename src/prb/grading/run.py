@@ -1,7 +1,6 @@
 """Grade answers in a run folder, each distinct one once; `grades.jsonl` and the summary are derived from replies.
 
-With --validate the summary says how good the grader is: its grades compared with labels, with human grades, and with
-its own second round.
+With --validate the summary says how good the grader is: its grades compared with labels and with human grades.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from prb import __version__
 from prb.data.load import Dataset, load
@@ -30,7 +29,6 @@ from prb.grading import (
     Grader,
     GraderAbout,
     Grades,
-    Reseedable,
     answered,
     as_line,
     grades_of,
@@ -38,8 +36,6 @@ from prb.grading import (
     is_graded,
     make_grader,
 )
-from prb.grading.license import GRADES as HUMAN_GRADES
-from prb.grading.license import graded_item, read_license
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder, write_lines
@@ -51,17 +47,14 @@ from prb.types import Estimate, Failure, Pair
 from prb.work import Asked, Breaker, Call, Replies, ask_missing, chunks, open_replies, refuse_failures, share_problem
 
 GRADES = "grades.jsonl"
-RETEST = 1
-"""Number of the second round, and how much higher its seed is."""
 Graded = Grades | Failure
 
 
 class GradeKey(NamedTuple):
-    """What is graded: an answer to a row, in the first or the second round."""
+    """What is graded: an answer to a row."""
 
     pair: str
     answer: str
-    round: int = 0
 
 
 def grade(
@@ -108,13 +101,6 @@ class AnswerCounts(Struct, frozen=True):
     distinct: int
 
 
-class LicensedScore(Struct, frozen=True):
-    """The mean score as people would grade, by a license of the grader."""
-
-    score: Estimate
-    sentence: str
-
-
 class ScoreSummary(Struct, frozen=True, kw_only=True):
     """The content of `summary.json` with --answers."""
 
@@ -126,7 +112,6 @@ class ScoreSummary(Struct, frozen=True, kw_only=True):
     score: Estimate
     """The mean over all answers of the file; repeated ones count each time."""
     failures: dict[str, int]
-    licensed: LicensedScore | None = None
     tokens: int
     cost: float
 
@@ -145,19 +130,17 @@ class Discrimination(Struct, frozen=True, kw_only=True):
 
 
 class GradeAgreement(Struct, frozen=True, kw_only=True):
-    """Two gradings of the same answers."""
+    """A grader's and people's grades of the same answers."""
 
-    deterministic: bool | UnsetType = UNSET
-    """Only of a retest. A grader that has no seed is not asked again: then nothing else is set."""
-    equal: Estimate | UnsetType = UNSET
+    equal: Estimate
     """Share of aspects with equal grades, fractional ones rounded first."""
-    kappa: Coefficient | UnsetType = UNSET
+    kappa: Coefficient
     """Of aspects, with quadratic weights."""
-    spearman: Coefficient | UnsetType = UNSET
+    spearman: Coefficient
     """Of the scores of answers."""
-    answers: int | UnsetType = UNSET
-    failed: int | UnsetType = UNSET
-    """Answers without both gradings, which are left out."""
+    answers: int
+    failed: int
+    """Answers that the grader failed to grade, which are left out."""
 
 
 class ValidationSummary(Struct, frozen=True, kw_only=True):
@@ -169,7 +152,6 @@ class ValidationSummary(Struct, frozen=True, kw_only=True):
     seed: int
     validation: Discrimination
     human: GradeAgreement | None = None
-    retest: GradeAgreement | None = None
     tokens: int
     cost: float
 
@@ -245,31 +227,25 @@ class GradingJob:
     def grade_missing(
         self, grader: Grader, replies: Replies, progress: Progress, *, given: bool
     ) -> dict[GradeKey, Graded]:
-        """What the grader says of each answer, in the order of the files, and for a retest of all labeled ones once
-        more; it is asked about what has no reply yet."""
-        labeled = dict.fromkeys(GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.contrast)
+        """What the grader says of each answer, in the order of the files; it is asked about what has no reply yet."""
+        labeled = (GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.contrast)
         keys = list(dict.fromkeys([*self._answers, *labeled, *(key for key, _ in self._human)]))
-        rounds = [(grader, keys, "")]
-        if self._config.retest and isinstance(grader, Reseedable):
-            rounds.append((grader.reseeded(RETEST), [key._replace(round=RETEST) for key in labeled], "\nretest"))
-        progress.begin(f"grading by {self._config.grader}", total=sum(len(keys) for _, keys, _ in rounds))
-        masked, breaker, tally = self._config.masks(grader), Breaker(), Tally(progress)
+        progress.begin(f"grading by {self._config.grader}", total=len(keys))
+        asked = Asked.of(self._config.grader, grader, "grade", given=given)
+        masked = self._config.masks(grader)
 
-        def plan(asked: Asked, keys: Sequence[GradeKey]) -> Iterator[tuple[dict[GradeKey, Call], Sequence[Call]]]:
+        def plan() -> Iterator[tuple[dict[GradeKey, Call], Sequence[Call]]]:
             for batch in chunks(keys, self._config.batch):
                 asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
                 calls = grading_calls(asked, asks)
                 yield dict(zip(batch, calls, strict=True)), calls
 
-        graded: dict[GradeKey, Graded] = {}
-        for of_round, keys, mark in rounds:
-            asked = Asked.of(self._config.grader, of_round, "grade", given=given)
-            asked = asked._replace(identity=asked.identity + mark)
-            for calls in ask_missing(plan(asked, keys), replies, asked, breaker):
-                results = [grades_of(replies[call.key], call.ask) for call in calls.values()]
-                graded |= zip(calls, results, strict=True)
-                tally.add([r if isinstance(r, Failure) else None for r in results], [r.cost for r in results])
-                progress.advance(len(calls))
+        graded, tally = dict[GradeKey, Graded](), Tally(progress)
+        for calls in ask_missing(plan(), replies, asked, Breaker()):
+            results = [grades_of(replies[call.key], call.ask) for call in calls.values()]
+            graded |= zip(calls, results, strict=True)
+            tally.add([r if isinstance(r, Failure) else None for r in results], [r.cost for r in results])
+            progress.advance(len(calls))
         return graded
 
     def lines(self, graded: Mapping[GradeKey, Graded]) -> Iterator[dict[str, Any]]:
@@ -288,40 +264,21 @@ class GradingJob:
             "cost": sum(one.cost for one in graded.values()),
         }
         if not self._config.validate:
-            return self._scores(graded, about)
+            results = [graded[key] for key in self._answers]
+            return ScoreSummary(
+                answers=AnswerCounts(given=len(results), distinct=len(set(self._answers))),
+                score=average(scores(results), codes([clusters[key.pair] for key in self._answers])),
+                failures=count_failures(results),
+                **about,
+            )
         pairs = []
         for pair in self._labeled:
             chosen, rejected = (graded[GradeKey(pair.id, answer)] for answer in pair.contrast)
             pairs.append(GradedPair(clusters[pair.id], pair.category, pair.tier, chosen, rejected))
         human = [GradedTwice(clusters[key.pair], graded[key], grades) for key, grades in self._human]
-        retest = None
-        if self._config.retest and not isinstance(grader, Reseedable):
-            retest = GradeAgreement(deterministic=True)
-        elif self._config.retest:
-            again = [key for key in graded if key.round == RETEST]
-            twice = [GradedTwice(clusters[key.pair], graded[key._replace(round=0)], graded[key]) for key in again]
-            retest = msgspec.structs.replace(agreement(twice, seed=seed), deterministic=False)
         return ValidationSummary(
             validation=discrimination(pairs, seed=seed),
             human=agreement(human, seed=seed) if human else None,
-            retest=retest,
-            **about,
-        )
-
-    def _scores(self, graded: Mapping[GradeKey, Graded], about: Mapping[str, Any]) -> ScoreSummary:
-        results = [graded[key] for key in self._answers]
-        clusters = [self._rows.clusters[key.pair] for key in self._answers]
-        licensed = None
-        if self._config.license:
-            license = read_license(self._config.license)
-            items = [graded_item(key.pair, key.answer) for key in self._answers]
-            powered = license.correct(HUMAN_GRADES, items, scores(results), clusters)
-            licensed = LicensedScore(powered.tuned, license.sentence())
-        return ScoreSummary(
-            answers=AnswerCounts(given=len(results), distinct=len(set(self._answers))),
-            score=average(scores(results), codes(clusters)),
-            failures=count_failures(results),
-            licensed=licensed,
             **about,
         )
 
@@ -338,11 +295,11 @@ class GradedPair(NamedTuple):
 
 
 class GradedTwice(NamedTuple):
-    """Two gradings of the same answer."""
+    """A grader's and a person's grades of the same answer."""
 
     cluster: str
-    first: Graded
-    second: Graded
+    graded: Graded
+    human: Grades
 
 
 def discrimination(rows: Sequence[GradedPair], *, seed: int = 0) -> Discrimination:
@@ -365,12 +322,12 @@ def discrimination(rows: Sequence[GradedPair], *, seed: int = 0) -> Discriminati
 
 
 def agreement(rows: Sequence[GradedTwice], *, seed: int = 0) -> GradeAgreement:
-    both = [(r.cluster, g) for r in rows if (g := [x for x in r[1:] if isinstance(x, Grades)]) and len(g) == 2]
-    aspects = np.array([grades for _, g in both for grades in zip(*(x.aspects for x in g), strict=True)]).reshape(-1, 2)
-    grades = np.rint(aspects).astype(np.int64)
-    by_aspect = codes([cluster for cluster, g in both for _ in g[0].aspects])
-    by_answer = codes([cluster for cluster, _ in both])
-    totals = np.array([[x.score for x in g] for _, g in both]).reshape(-1, 2)
+    both = [(row.cluster, row.graded, row.human) for row in rows if isinstance(row.graded, Grades)]
+    aspects = [pair for _, grader, human in both for pair in zip(grader.aspects, human.aspects, strict=True)]
+    grades = np.rint(np.array(aspects).reshape(-1, 2)).astype(np.int64)
+    totals = np.array([[grader.score, human.score] for _, grader, human in both]).reshape(-1, 2)
+    by_aspect = codes([cluster for cluster, grader, _ in both for _ in grader.aspects])
+    by_answer = codes([cluster for cluster, *_ in both])
     return GradeAgreement(
         equal=share((grades[:, 0] == grades[:, 1]).astype(np.float64), by_aspect),
         kappa=with_interval(weighted_kappa, grades, by_aspect, seed=seed),

@@ -18,7 +18,6 @@ import os
 import random
 import re
 import threading
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -180,10 +179,7 @@ class Limiter:
 
 
 class Client:
-    """Asks one server, from any thread, notebook or forked child."""
-
-    _http: Any
-    _limiter: Limiter
+    """Asks one server, from any thread or notebook."""
 
     def __init__(
         self,
@@ -209,10 +205,16 @@ class Client:
         if not re.fullmatch(r"[!-~]*", key):
             raise BadInput(f"{use}: the key in {key_env} contains invalid characters; copy it again")
         remember_secret(key)
-        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._concurrency, self._retries = concurrency, retries
-        self._process = 0
-        """Which one the connections belong to; a forked child needs its own."""
+        self._concurrency, self._retries, self._limiter = concurrency, retries, Limiter(concurrency)
+        self._http: Any = httpx.AsyncClient(
+            base_url=self.address,
+            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+            timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT)),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=concurrency),
+            # to this machine without proxies, and nowhere along redirects, so that texts do not leave it
+            trust_env=self.remote,
+            verify=self.address.startswith("https:"),  # certificates take a while to load
+        )
 
     def ask(self, asks: Sequence[A], attempt: Callable[[A], Awaitable[T | Failure | Retry]]) -> list[T | Failure]:
         """One result per ask, sent in this order.
@@ -239,21 +241,7 @@ class Client:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine on the client's own loop, whichever thread or loop this one is."""
-        with _STARTING:
-            loop = _event_loop(os.getpid())
-            if self._process != os.getpid():
-                self._process, self._limiter = os.getpid(), Limiter(self._concurrency)
-                self._http = self._httpx.AsyncClient(
-                    base_url=self.address,
-                    headers=self._headers,
-                    timeout=self._httpx.Timeout(self.timeout, connect=min(self.timeout, CONNECT)),
-                    limits=self._httpx.Limits(max_connections=None, max_keepalive_connections=self._concurrency),
-                    # to this machine without proxies, and nowhere along redirects, so that texts do not leave it
-                    trust_env=self.remote,
-                    verify=self.address.startswith("https:"),  # certificates take a while to load
-                )
-                weakref.finalize(self, _close, self._http, loop).atexit = False
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        future = asyncio.run_coroutine_threadsafe(work, _event_loop())
         try:
             return future.result()
         except BaseException:
@@ -307,19 +295,12 @@ class Client:
             return Retry(why, kind="fatal" if refused else "transient")
 
 
-_STARTING = threading.Lock()
-
-
 @cache
-def _event_loop(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001
-    """The loop of all clients of a process, in a thread of its own."""
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The loop of all clients, in a thread of its own."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="prb-http", daemon=True).start()
     return loop
-
-
-def _close(http: Any, loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.run_coroutine_threadsafe(http.aclose(), loop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,29 +316,22 @@ class Prices:
 
 @dataclass
 class Budget:
-    """Counts tokens and their cost against limits."""
+    """What replies have cost, in US dollars, and how much they may."""
 
     prices: Prices = Prices()
     max_usd: float | None = None
-    max_tokens: int | None = None
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    spent: float = 0.0
 
     def used_up(self) -> str:
-        """Which limit has been reached, in words; empty while none has."""
-        tokens = self.prompt_tokens + self.completion_tokens
-        if self.max_tokens is not None and tokens >= self.max_tokens:
-            return f"{tokens:,} of {self.max_tokens:,} tokens"
-        cost = self.prices.cost(self.prompt_tokens, self.completion_tokens)
-        if self.max_usd is not None and cost >= self.max_usd:
-            return f"${cost:.4f} of ${self.max_usd:.4f}"
-        return ""
+        """In words; empty while it is not."""
+        reached = self.max_usd is not None and self.spent >= self.max_usd
+        return f"${self.spent:.4f} of ${self.max_usd:.4f}" if reached else ""
 
     def charge(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Count one reply; returns what it cost."""
-        self.prompt_tokens += prompt_tokens
-        self.completion_tokens += completion_tokens
-        return self.prices.cost(prompt_tokens, completion_tokens)
+        cost = self.prices.cost(prompt_tokens, completion_tokens)
+        self.spent += cost
+        return cost
 
 
 def tokens_of(*texts: str) -> int:
@@ -384,7 +358,6 @@ def openai(
     timeout: Positive = 120.0,
     retries: Size = 6,
     max_usd: NonNegative | None = None,
-    max_tokens_total: Size | None = None,
     usd_in: NonNegative = 0.0,
     usd_out: NonNegative = 0.0,
     chat_template_kwargs: JsonObject | None = None,
@@ -394,9 +367,9 @@ def openai(
 
     `base_url` defaults to $OPENAI_BASE_URL, else OpenAI. The key comes only from the environment variable `key_env`; a
     server on this machine needs none. A server may be silent for `timeout` seconds, and take twice that in total.
-    `usd_in` and `usd_out` are dollars per million tokens. Once `max_usd` or `max_tokens_total` is reached, nothing more
-    is sent; up to `concurrency` requests in flight are still paid. Tokens are those of the reply's `usage`; where it
-    has none, characters / 4. `chat_template_kwargs` (for vLLM and SGLang, e.g. `{"enable_thinking": false}`) and
+    `usd_in` and `usd_out` are dollars per million tokens. Once `max_usd` is reached, nothing more is sent; up to
+    `concurrency` requests in flight are still paid. Tokens are those of the reply's `usage`; where it has none,
+    characters / 4. `chat_template_kwargs` (for vLLM and SGLang, e.g. `{"enable_thinking": false}`) and
     `extra_body` are JSON objects sent along with every request.
     """
     if max_usd is not None and not (usd_in or usd_out):
@@ -408,7 +381,7 @@ def openai(
         model,
         base_url or os.environ.get("OPENAI_BASE_URL") or VENDOR,
         key_env=key_env,
-        budget=Budget(Prices(prompt=usd_in, completion=usd_out), max_usd, max_tokens_total),
+        budget=Budget(Prices(prompt=usd_in, completion=usd_out), max_usd),
         extra=extra,
         concurrency=concurrency,
         timeout=timeout,
@@ -443,23 +416,20 @@ class Endpoint:
         return self._client.ask(requests, self._attempt)
 
     async def _attempt(self, request: Request) -> Completion | Failure | Retry:
-        """Send; where the model rejects a parameter, send without it, and remember that if it helps."""
-        rejected = self._rejected
+        """Send; where the model rejects a parameter, send without it, from now on."""
         while True:
             if limit := self._budget.used_up():
                 return Failure("budget used up", limit, kind="budget")
-            body = request_body(self._model, request, rejected, self._extra)
+            body = request_body(self._model, request, self._rejected, self._extra)
             response = await self._client.exchange("POST", "/chat/completions", body)
             if not isinstance(response, Response):
                 return response
             if response.status == 200:
-                break
+                return self._read(request, response.content)
             parameter = rejected_parameter(response, body)
-            if parameter is None or parameter in rejected:
+            if parameter is None:
                 return refusal(response)
-            rejected |= {parameter}
-        self._rejected |= rejected
-        return self._read(request, response.content)
+            self._rejected |= {parameter}
 
     def _read(self, request: Request, content: bytes) -> Completion | Failure | Retry:
         data = parse(content)
@@ -549,8 +519,4 @@ def rejected_parameter(response: Response, sent: Mapping[str, Any]) -> str | Non
     text = response.content[:10_000].decode("utf-8", "replace")
     if response.status not in (400, 422) or not REJECTION.search(text):
         return None
-    mentioned = [name for name in ADAPTABLE if name in sent and re.search(rf"\b{name}\b", text)]
-    match parse(response.content):
-        case {"error": {"param": str(named)}} | {"param": str(named)} if named in mentioned:
-            return named
-    return next(iter(mentioned), None)
+    return next((name for name in ADAPTABLE if name in sent and re.search(rf"\b{name}\b", text)), None)

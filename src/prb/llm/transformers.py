@@ -2,9 +2,9 @@
 
 Several requests share a forward pass, each with its own noise: a token is the largest of logit + temperature × Gumbel
 noise, which is a draw from the softmax at that temperature (at temperature 0, the likeliest token). So a reply depends
-on its own seed, and on its neighbors by no more than the rounding of a padded batch. A model whose logits padding
-changes by more than rounding gets one request at a time. For throughput on GPUs serve the model with vLLM and name it
-`openai/…?base_url=…`.
+on its own seed, and on its neighbors by no more than the rounding of a padded batch. A model that padding changes by
+more than rounding (`Sharing.padding`) gets one request at a time. For throughput on GPUs serve the model with vLLM and
+name it `openai/…?base_url=…`.
 
 Top-p is the usual one: after temperature, the likeliest tokens until they hold this much probability together.
 """
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 Tokens = list[int]
 
-PROBE = (
-    "Before the rain came, we carried the chairs inside, counted the plates twice and found that one was missing; "
-    "nobody minded, since the soup was good and there was bread for everyone who stayed until the end."
-)
 LAST = 16
 """Tokens at the end of a prompt among which an opening tag of thinking is looked for."""
 NEVER = -float("inf")
@@ -96,8 +92,7 @@ class Transformers:
         self._ends, self._context = checkpoint.ends, checkpoint.max_length
         self._pad = next((t for t in (self._tokenizer.pad_token_id, *self._ends) if t is not None), 0)
         self._stop = () if self._tokenizer.chat_template else PLAIN_STOP
-        probe = self._tokenizer(PROBE, add_special_tokens=False)["input_ids"][: self._context - 1]
-        self._batch = batch if padding_is_safe(self._model, probe, self._pad) else 1
+        self._batch = batch if checkpoint.sharing.padding else 1
         self._states, _ = output_states(checkpoint)
 
     def __repr__(self) -> str:
@@ -224,23 +219,6 @@ def generation(**settings: Any) -> Any:
     from transformers import GenerationConfig
 
     return GenerationConfig(**settings)  # type: ignore[no-untyped-call]
-
-
-def padding_is_safe(model: Any, tokens: Tokens, pad: int) -> bool:
-    """Whether a prompt beside a longer one has the next-token logits that it has alone, up to rounding."""
-    from prb.engine.heads import agree
-    from prb.engine.states import padded_inputs
-
-    config = generation(max_new_tokens=1, pad_token_id=pad, output_logits=True, return_dict_in_generate=True)
-
-    def logits(*prompts: Tokens) -> Tensor:
-        """Of the first prompt's next token."""
-        inputs = padded_inputs(prompts, model.device, pad=pad, left=True)
-        first: Tensor = model.generate(**inputs, generation_config=config).logits[0][0].float()
-        return first
-
-    short = tokens[: len(tokens) // 3]
-    return agree(logits(short, tokens), logits(short), model.dtype)
 
 
 def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:

@@ -46,12 +46,6 @@ def length() -> Scorer:
     return ScriptedScorer(lambda ask: float(len(ask.answer)), "length")
 
 
-@MODELS.register("shortest")
-def shortest() -> Scorer:
-    """Floor: prefers the shorter answer."""
-    return ScriptedScorer(lambda ask: -float(len(ask.answer)), "shortest")
-
-
 @MODELS.register("constant")
 def constant() -> Scorer:
     """Floor: every pair is a tie."""

@@ -22,8 +22,6 @@ from prb.weights import resolve_weights
 
 Logit = Literal["auto"] | int
 Input = Literal["auto", "chat", "pair"]
-ServerName = Literal["vLLM", "SGLang"]
-BOTH: tuple[ServerName, ...] = ("vLLM", "SGLang")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,38 +39,26 @@ class Quirk:
     """Whether the checkpoint needs its own code."""
     unsupported: str = ""
     """Why the engine cannot run it."""
-    servers: tuple[ServerName, ...] = ()
-    """Servers that run it; see `classifier?url=…`."""
-    per_token: bool = False
-    """Whether vLLM runs the head on every token, so that `/classify` does not know the model."""
     tested: str = ""
     """What was run here: a tiny random model of this architecture, against its own forward pass."""
 
     @property
     def paths(self) -> str:
-        """What runs it, the engine first."""
-        engine = [] if self.unsupported else ["engine (own code)" if self.remote_code else "engine"]
-        return ", ".join([*engine, *self.servers]) or "plug-in"
-
-    def instead(self, path: str) -> str:
-        """The command that works where the engine does not."""
-        if "vLLM" in self.servers:
-            serve = f"vllm serve {path} --runner pooling --trust-remote-code"
-            return f"serve it with `{serve}` and use `classifier?url=http://HOST:8000&model={path}`"
-        return "wrap it in a small plug-in, `--model mine.py:Name` (docs/models.md)"
+        """What runs it."""
+        return "plug-in" if self.unsupported else "engine (own code)" if self.remote_code else "engine"
 
 
 CATALOGUE: dict[str, Quirk] = {
     # one logit; templates write the BOS themselves, so it must not be added again
-    "Skywork/Skywork-Reward-V2-Qwen3": Quirk(servers=("vLLM",), tested="Qwen3"),
-    "Skywork/Skywork-Reward-V2-": Quirk(servers=BOTH, tested="Llama"),
-    "Skywork/Skywork-Reward-Llama-3.1-8B": Quirk(servers=BOTH, tested="Llama"),
+    "Skywork/Skywork-Reward-V2-Qwen3": Quirk(tested="Qwen3"),
+    "Skywork/Skywork-Reward-V2-": Quirk(tested="Llama"),
+    "Skywork/Skywork-Reward-Llama-3.1-8B": Quirk(tested="Llama"),
     # trained with eager attention: attn_implementation=eager
-    "Skywork/Skywork-Reward-Gemma-2-27B": Quirk(servers=BOTH, tested="Gemma 2"),
+    "Skywork/Skywork-Reward-Gemma-2-27B": Quirk(tested="Gemma 2"),
     # one logit
-    "allenai/Llama-3.1-Tulu-3-8B-RM": Quirk(servers=BOTH, tested="Llama"),
-    "allenai/Llama-3.1-Tulu-3-8B-SFT-RM": Quirk(servers=BOTH, tested="Llama"),
-    "allenai/open_instruct_dev": Quirk(servers=BOTH, tested="Llama"),
+    "allenai/Llama-3.1-Tulu-3-8B-RM": Quirk(tested="Llama"),
+    "allenai/Llama-3.1-Tulu-3-8B-SFT-RM": Quirk(tested="Llama"),
+    "allenai/open_instruct_dev": Quirk(tested="Llama"),
     # an encoder; question and answer are two texts; 512 tokens, so long profiles are cut
     "OpenAssistant/reward-model-deberta-v3-": Quirk(layout="pair", tested="DeBERTa"),
     # 19 objectives mixed by a gate; the mixture is the output's `score`
@@ -85,13 +71,13 @@ CATALOGUE: dict[str, Quirk] = {
     "nvidia/Llama-3.1-Nemotron-70B-Reward-HF": Quirk(kind="causal", read="first-logit", tested="Llama"),
     "nvidia/Llama-3.3-Nemotron-70B-Reward": Quirk(kind="causal", read="first-logit", tested="Llama"),
     # fine-tuned heads are plain ones; the regularized ones return a tuple with the LM's logits before the reward
-    "Ray2333/GRM-": Quirk(servers=("vLLM",), tested="Llama, Gemma 2"),
+    "Ray2333/GRM-": Quirk(tested="Llama, Gemma 2"),
     "Ray2333/GRM-Gemma-2B-sftreg": Quirk(unsupported="its own code returns a tuple whose third part is the reward"),
     "Ray2333/GRM-llama3-8B-": Quirk(unsupported="its own code returns a tuple whose third part is the reward"),
     # AutoModel with get_score(tokenizer, chat), which appends a token that no chat template writes
     "internlm/internlm2-": Quirk(unsupported="its own code scores it at a token that it appends"),
-    # one logit, in a class of its own; vLLM has it for every token
-    "Qwen/Qwen2.5-Math-RM": Quirk(unsupported="its head is in its own code", servers=("vLLM",), per_token=True),
+    # one logit, in a class of its own
+    "Qwen/Qwen2.5-Math-RM": Quirk(unsupported="its head is in its own code"),
     # two linear layers with a ReLU, in a class that is only in the model card
     "infly/INF-ORM-Llama3.1-70B": Quirk(unsupported="the class of its head is in its model card, not in its files"),
     # a pairwise encoder
@@ -130,7 +116,9 @@ def classifier(
         return _served(logit, input, system, loading, serving)
     quirk = quirk_of(path)
     if quirk.unsupported:
-        raise BadInput(f"{path}: {quirk.unsupported}; {quirk.instead(path)}")
+        raise BadInput(
+            f"{path}: {quirk.unsupported}; wrap it in a small plug-in, `--model mine.py:Name` (docs/models.md)"
+        )
     if quirk.remote_code and not loading.trust_remote_code:
         raise BadInput(f"{path} comes with its own code; add trust_remote_code=true if you trust it")
     from prb.engine.heads import LastToken, OwnForwardPass
@@ -162,7 +150,6 @@ def _served(logit: Logit, input: Input, system: str | None, loading: Loading, se
     if quirk.read != "logits" or quirk.kind != "classifier":
         raise BadInput(f"{about.model}: its reward is not among the logits that a server gives; use path=…")
     chosen, layout = logit if logit != "auto" else quirk.logit, input if input != "auto" else quirk.layout
-    per_token = quirk.per_token and about.kind == "vllm" and serving.api == "auto"
     source = serving.tokenizer or about.tokenizer or about.source
     import transformers
 
@@ -174,7 +161,7 @@ def _served(logit: Logit, input: Input, system: str | None, loading: Loading, se
         why = first_line(error)
         raise BadInput(f"cannot load the tokenizer of {source}: {why}; tokenizer=… names a folder or hub id") from None
     reader = TwoTexts(tokenizer) if layout == "pair" else Chat(tokenizer, system=system)
-    head = ServedHead(server, "vllm-tokens" if per_token else serving.api, lambda logits: reward_of(logits, chosen))
+    head = ServedHead(server, lambda logits: reward_of(logits, chosen))
     head.check([reader.texts(Query(question=question), [answer])[0] for question, answer in PROBES], tokenizer)
     tokens = short_digest([tokenizer.chat_template, len(tokenizer)])
     return AnswerScorer(

@@ -7,24 +7,24 @@ that one anchored expression matches. Any other reply has no verdict, and the ju
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
+
+import numpy as np
 
 from prb.config import Count, NonNegative, Size
 from prb.errors import BadSpec, unknown
 from prb.hashing import settings_digest
 from prb.llm import LLM, Chat, Completion, Sampling, make_llm
-from prb.llm.asking import Reader, Reply, ask, without_thinking
+from prb.llm.asking import Reader, ask, without_thinking
 from prb.models import MODELS
-from prb.prompts import flat, load, quote, quoted_history, quoted_question, slots, with_material
+from prb.prompts import load, quote, quoted_history, quoted_question, slots, with_material
 from prb.registry import split_outside, without_parentheses
 from prb.types import (
     Ask,
@@ -35,6 +35,7 @@ from prb.types import (
     Recorded,
     Reward,
     RewardModel,
+    Role,
     Scorer,
     Turn,
     Verdict,
@@ -54,11 +55,6 @@ NO_CHECKLIST = Failure("no checklist", "this style needs a plan: --condition pla
 
 AB: dict[str, Winner] = {"A": "first", "B": "second"}
 TIES: dict[str, Winner] = {"TIE": "tie", "DRAW": "tie"}
-GRADES: dict[str, Winner] = {"A>>B": "first", "A>B": "first", "A=B": "tie", "B>A": "second", "B>>A": "second"}
-
-Shape = Literal["message", "system", "json"]
-"""How a judge is addressed: by one user message; by a system and a user message, which a line of equals signs separates
-in the prompt file; by a JSON object with a principle (the prompt file), the question and the answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +71,6 @@ class Style:
     scale: tuple[int, int] = (0, 0)
     keys: tuple[str, str] | None = field(default=None, repr=False)
     """Under which keys of a JSON object the scores of both answers stand; the higher one wins."""
-    shape: Shape = field(default="message", repr=False)
     items: bool = field(default=False, repr=False)
     """Whether every item of the plan is checked on its own."""
     direct: bool = False
@@ -90,8 +85,6 @@ class Style:
     @property
     def slots(self) -> frozenset[str]:
         """What a prompt of this style must contain."""
-        if self.shape == "json":  # which has the question and the answers under keys of their own
-            return frozenset({"posts", "plan"})
         if self.items:  # what is known of the user went into the list
             return frozenset({"plan", "question", "answer"})
         answers = ("answer_a", "answer_b") if self.kind == "pairwise" else ("answer",)
@@ -132,32 +125,17 @@ STYLES: dict[str, Style] = {
         reminder="Your reply must finish with [RESULT] A or [RESULT] B.",
         labels=AB,
     ),
-    "arena-hard": Style(
-        prompt="judge_arena_hard",
-        verdict=final(r"\[\[", "(A ?> ?> ?B|A ?> ?B|A ?= ?B|B ?> ?A|B ?> ?> ?A)"),
-        reminder="Your reply must finish with one of these grades: [[A>>B]], [[A>B]], [[A=B]], [[B>A]] or [[B>>A]].",
-        labels=GRADES,
-    ),
     "rm-r1": Style(
         prompt="judge_rm_r1",
         verdict=final("<answer>", r"([AB]) ?\]\] ?</answer>"),
         reminder="Your reply must finish with <answer>[[A]]</answer> or <answer>[[B]]</answer>.",
         labels=AB,
-        shape="system",
     ),
     "p-genrm": Style(
         prompt="judge_p_genrm",
         reminder="Your reply must finish with the JSON object that has a score for response_1 and for response_2.",
         keys=("response_1", "response_2"),
         scale=(0, 10),
-        shape="system",
-    ),
-    "rewardanything": Style(
-        prompt="judge_rewardanything",
-        reminder="Your reply must be the JSON object with the scores of model-1 and model-2.",
-        keys=("model-1", "model-2"),
-        scale=(1, 5),
-        shape="json",
     ),
     "rating": Style(
         prompt="judge_rating",
@@ -178,12 +156,6 @@ STYLES: dict[str, Style] = {
         reminder="Your whole reply must be one digit from 1 to 9.",
         scale=(1, 9),
         direct=True,
-    ),
-    "rating-prometheus": Style(
-        prompt="judge_rating_prometheus",
-        verdict=final(r"\[result\]:?", NUMBER),
-        reminder="Your reply must finish with [RESULT] and a whole number from 1 to 5.",
-        scale=(1, 5),
     ),
 }
 
@@ -272,23 +244,18 @@ def weigh_rating(reply: Completion, style: Style) -> Reward | Failure:
     logprobs = _label_logprobs(reply.first, [str(n) for n in range(low, high + 1)], all_needed=False)
     if isinstance(logprobs, Failure):
         return logprobs
-    top = max(logprobs.values())
-    weights = {int(digit): math.exp(value - top) for digit, value in logprobs.items()}
-    mean = sum(digit * weight for digit, weight in weights.items()) / sum(weights.values())
-    return Reward(mean, text=_shown(logprobs))
+    weights = np.exp(np.array(list(logprobs.values())) - max(logprobs.values()))
+    return Reward(float(np.average(list(map(int, logprobs)), weights=weights)), text=_shown(logprobs))
 
 
 def _label_logprobs(first: Mapping[str, float], labels: list[str], *, all_needed: bool) -> dict[str, float] | Failure:
     """Log-probability of each label that is there, summed over its spellings with and without a leading space."""
     if not first:
         return Failure("no log-probabilities", "the backend returned none for the first token")
-    logprobs = {}
+    logprobs: dict[str, float] = {}
     for label in labels:
-        spellings = [value for token, value in first.items() if token.strip(" \t\n▁Ġ") == label]
-        if spellings:
-            top = max(spellings)
-            finite = math.isfinite(top)
-            logprobs[label] = top + math.log(sum(math.exp(value - top) for value in spellings)) if finite else top
+        if spellings := [value for token, value in first.items() if token.strip(" \t\n▁Ġ") == label]:
+            logprobs[label] = float(np.logaddexp.reduce(spellings))
     missing = [label for label in labels if label not in logprobs]
     if not logprobs or (missing and all_needed):
         likeliest = ", ".join(repr(token) for token in sorted(first, key=lambda token: -first[token])[:5])
@@ -314,9 +281,8 @@ class Judge:
         sampling: Sampling = GREEDY,
         logprobs: bool = False,
         thinking: int = 0,
-        votes: int = 1,
     ) -> None:
-        self._llm, self._style, self._weighed, self._votes = llm, style, logprobs, votes
+        self._llm, self._style, self._weighed = llm, style, logprobs
         self._template = load(style.prompt) if template is None else template
         if logprobs:
             length = thinking + AFTER_THINKING if thinking else 1
@@ -326,51 +292,40 @@ class Judge:
         self.at_once: int | None = getattr(llm, "at_once", None)
         weighed = "log-odds" if logprobs and style.kind == "pairwise" else None
         # judges without these settings keep the fingerprints they had before there were any
-        newer = [setting for setting in (votes, style.keys, weighed) if setting not in (1, None)]
+        newer = [setting for setting in (style.keys, weighed) if setting]
         settings = (style, self._template, load("material"), self._sampling, *newer)
         self.fingerprint = f"{style.prompt}-{settings_digest(settings)}-{llm.fingerprint}"
 
     def _opinions(
-        self, prompts: Sequence[str | Chat], read: Reader[Opinion] | Sequence[Reader[Opinion]]
-    ) -> list[list[Opinion | Failure]]:
-        """For each prompt as many as there are votes, with every second seed: reminders take the others."""
-
-        def opinion(reply: Reply[Opinion] | Failure) -> Opinion | Failure:
-            """With what it cost; log-probabilities that it was read from follow the text."""
+        self, prompts: Sequence[Chat], read: Reader[Opinion] | Sequence[Reader[Opinion]]
+    ) -> list[Opinion | Failure]:
+        """Verdicts or rewards with what they cost; log-probabilities that they were read from follow the text."""
+        opinions: list[Opinion | Failure] = []
+        reminder = self._style.reminder
+        for reply in ask(self._llm, prompts, read, sampling=self._sampling, reminder=reminder, missing="no verdict"):
             if isinstance(reply, Failure):
-                return reply
+                opinions.append(reply)
+                continue
             text = "\n".join(filter(None, (reply.text, reply.value.text)))
             if isinstance(reply.value, Reward):
-                return Reward(reply.value, tokens=reply.tokens, cost=reply.cost, text=text)
-            return replace(reply.value, tokens=reply.tokens, cost=reply.cost, text=text)
-
-        rounds = [
-            ask(
-                self._llm,
-                prompts,
-                read,
-                sampling=replace(self._sampling, seed=self._sampling.seed + 2 * n),
-                reminder=self._style.reminder,
-                missing="no verdict",
-            )
-            for n in range(self._votes)
-        ]
-        return [[opinion(reply) for reply in replies] for replies in zip(*rounds, strict=True)]
+                opinions.append(Reward(reply.value, tokens=reply.tokens, cost=reply.cost, text=text))
+            else:
+                opinions.append(replace(reply.value, tokens=reply.tokens, cost=reply.cost, text=text))
+        return opinions
 
 
 class PairwiseJudge(Judge):
     def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
         read = partial(weigh_choice if self._weighed else read_choice, style=self._style)
-        shape = self._style.shape
-        prompts = [judge_chat(shape, self._template, d.query, answer_a=d.first, answer_b=d.second) for d in duels]
-        return [vote(opinions) for opinions in self._opinions(prompts, read)]
+        return self._opinions(
+            [judge_chat(self._template, d.query, answer_a=d.first, answer_b=d.second) for d in duels], read
+        )
 
 
 class RatingJudge(Judge):
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         read = partial(weigh_rating if self._weighed else read_rating, style=self._style)
-        prompts = [judge_chat(self._style.shape, self._template, a.query, answer=a.answer) for a in asks]
-        return [mean_reward(opinions) for opinions in self._opinions(prompts, read)]
+        return [*self._opinions([judge_chat(self._template, a.query, answer=a.answer) for a in asks], read)]
 
 
 class ChecklistJudge(Judge):
@@ -378,23 +333,21 @@ class ChecklistJudge(Judge):
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         planned = [a for a in asks if a.query.plan]
-        prompts = [judge_prompt(self._template, a.query, numbered=True, answer=a.answer) for a in planned]
+        prompts = [judge_chat(self._template, a.query, numbered=True, answer=a.answer) for a in planned]
         readers = [partial(read_items, style=self._style, count=len(a.query.plan)) for a in planned]
-        rewards = iter([mean_reward(opinions) for opinions in self._opinions(prompts, readers)])
+        rewards = iter(self._opinions(prompts, readers))
         return [next(rewards) if a.query.plan else NO_CHECKLIST for a in asks]
 
 
-def judge_chat(shape: Shape, template: str, query: Query, **answers: str) -> Chat:
-    """What a judge reads. The template is split before it is filled, so no text can begin another message."""
-    if shape == "json":
-        responses = {f"model-{n}": answer for n, answer in enumerate(answers.values(), 1)}
-        body = {"principle": judge_prompt(template, query), "prompt": flat(query.blind), "responses": responses}
-        return (Turn("user", json.dumps(body, ensure_ascii=False, indent=2)),)
-    if shape == "message":
-        return (Turn("user", judge_prompt(template, query, numbered=False, **answers)),)
-    system, user = re.split(r"^=+$", template, maxsplit=1, flags=re.MULTILINE)
-    used = {name: text for name, text in answers.items() if name in slots(user)}
-    return Turn("system", judge_prompt(system, query)), Turn("user", judge_prompt(user, query, numbered=False, **used))
+def judge_chat(template: str, query: Query, *, numbered: bool = False, **answers: str) -> Chat:
+    """What a judge reads; a line of equals signs in the template ends a system message. The template is split before it
+    is filled, so no text can begin another message."""
+    parts = re.split(r"^=+$", template, maxsplit=1, flags=re.MULTILINE)
+    roles: tuple[Role, ...] = ("system", "user")
+    return tuple(
+        Turn(role, judge_prompt(part, query, numbered=numbered, **answers))
+        for role, part in zip(roles[-len(parts) :], parts, strict=True)
+    )
 
 
 def judge_prompt(template: str, query: Query, *, numbered: bool = False, **answers: str) -> str:
@@ -423,15 +376,13 @@ def judge(
     prompt: Path | None = None,
     max_tokens: Count = 1024,
     thinking: Size = 0,
-    votes: Count = 1,
     temperature: NonNegative = 0.0,
     seed: int = 0,
 ) -> RewardModel:
     """An LLM asked which answer this user would prefer, or (style=rating) to rate one.
 
     A verdict is read after the thinking of models that think; `thinking` is how many tokens they may think before it,
-    on top of `max_tokens` or, with logprobs=true, of the one token that is weighed. With `votes`, every question is
-    asked so many times at a temperature above 0: the majority decides, ratings are averaged, and all replies are paid.
+    on top of `max_tokens` or, with logprobs=true, of the one token that is weighed.
     """
     if style not in STYLES:
         raise unknown("style of judge", style, STYLES)
@@ -439,8 +390,6 @@ def judge(
     if logprobs and not chosen.direct:
         direct = " or ".join(f"style={name}" for name, other in STYLES.items() if other.direct)
         raise BadSpec(f"logprobs=true reads the first token of the reply, so it needs {direct}, not style={style}")
-    if votes > 1 and (logprobs or not temperature):
-        raise BadSpec(f"votes={votes} samples replies, so it needs a temperature above 0, and no logprobs")
     template = None if prompt is None else read_template(prompt, chosen.slots)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens + thinking, seed=seed)
     kinds: dict[str, type[PairwiseJudge | RatingJudge | ChecklistJudge]] = {
@@ -449,7 +398,7 @@ def judge(
         "checklist": ChecklistJudge,
     }
     return kinds[chosen.kind](
-        make_llm(llm), chosen, template=template, sampling=sampling, logprobs=logprobs, thinking=thinking, votes=votes
+        make_llm(llm), chosen, template=template, sampling=sampling, logprobs=logprobs, thinking=thinking
     )
 
 
@@ -472,37 +421,6 @@ def read_template(path: Path, expected: Set[str], renamed: Mapping[str, str] = M
     return template
 
 
-def vote(opinions: Sequence[Verdict | Failure]) -> Verdict | Failure:
-    """The verdict of the majority; as many for the one as for the other answer is a tie."""
-
-    def majority(verdicts: Sequence[Verdict], **spent: Any) -> Verdict:
-        choices = [verdict.choice for verdict in verdicts]
-        return Verdict(choice=winner(choices.count("first"), choices.count("second")), **spent)
-
-    return _pooled(opinions, majority)
-
-
-def mean_reward(opinions: Sequence[Reward | Failure]) -> Reward | Failure:
-    return _pooled(opinions, lambda rewards, **spent: Reward(fmean(rewards), **spent))
-
-
-def _pooled(opinions: Sequence[Opinion | Failure], decide: Callable[..., Opinion]) -> Opinion | Failure:
-    """What at least half of the votes decide, else the first failure; both with the cost of all. A single vote is what
-    it is."""
-    if len(opinions) == 1:
-        return opinions[0]
-    given = [opinion for opinion in opinions if not isinstance(opinion, Failure)]
-    failures = [opinion for opinion in opinions if isinstance(opinion, Failure)]
-    tokens, cost = sum(opinion.tokens for opinion in given), sum(opinion.cost for opinion in opinions)
-    read, written = (sum(getattr(f, name) for f in failures) for name in ("prompt_tokens", "completion_tokens"))
-    if len(given) >= len(failures):
-        text = BETWEEN_VOTES.join(opinion.text for opinion in given)
-        cut = max(opinion.cut for opinion in given)
-        return decide(given, tokens=tokens + read + written, cut=cut, cost=cost, text=text)
-    detail = f"{len(given)} of {len(opinions)} votes; {failures[0].detail}"
-    return replace(failures[0], detail=detail, prompt_tokens=tokens + read, completion_tokens=written, cost=cost)
-
-
 class Panel:
     """Every member has one vote: judges by their verdict, scorers by which answer they score higher."""
 
@@ -513,19 +431,23 @@ class Panel:
 
     def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
         asks = [Ask(duel.query, answer) for duel in duels for answer in (duel.first, duel.second)]
-        ballots = []
+        ballots: list[list[Verdict | Failure]] = []
         for member in self._members:
             if isinstance(member, Scorer):
                 scores = member.score(asks)
-                ballots.append([compare_scores(*both) for both in zip(scores[::2], scores[1::2], strict=True)])
+                ballots.append(
+                    [_compared(first, second) for first, second in zip(scores[::2], scores[1::2], strict=True)]
+                )
             else:
                 ballots.append(list(member.prefer(duels)))
         return [vote(opinions) for opinions in zip(*ballots, strict=True)]
 
 
-def compare_scores(first: float | Failure, second: float | Failure) -> Verdict | Failure:
-    if isinstance(first, Failure) or isinstance(second, Failure):
-        return first if isinstance(first, Failure) else second  # type: ignore[return-value]
+def _compared(first: float | Failure, second: float | Failure) -> Verdict | Failure:
+    if isinstance(first, Failure):
+        return first
+    if isinstance(second, Failure):
+        return second
     rewards = [score for score in (first, second) if isinstance(score, Reward)]
     return Verdict(
         choice=winner(first, second),
@@ -533,6 +455,25 @@ def compare_scores(first: float | Failure, second: float | Failure) -> Verdict |
         cut=max((reward.cut for reward in rewards), default=0),
         cost=sum(reward.cost for reward in rewards),
         text=f"{first:.4g} : {second:.4g}",
+    )
+
+
+def vote(opinions: Sequence[Verdict | Failure]) -> Verdict | Failure:
+    """The verdict of the majority, as many for the one as for the other answer being a tie; the first failure if less
+    than half have one. Both with the cost of all."""
+    verdicts = [opinion for opinion in opinions if isinstance(opinion, Verdict)]
+    failures = [opinion for opinion in opinions if isinstance(opinion, Failure)]
+    tokens, cost = sum(opinion.tokens for opinion in opinions), sum(opinion.cost for opinion in opinions)
+    if len(verdicts) < len(failures):
+        detail = f"{len(verdicts)} of {len(opinions)} votes; {failures[0].detail}"
+        return replace(failures[0], detail=detail, prompt_tokens=tokens, completion_tokens=0, cost=cost)
+    choices = [verdict.choice for verdict in verdicts]
+    return Verdict(
+        choice=winner(choices.count("first"), choices.count("second")),
+        tokens=tokens,
+        cut=max(verdict.cut for verdict in verdicts),
+        cost=cost,
+        text=BETWEEN_VOTES.join(verdict.text for verdict in verdicts),
     )
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import orjson
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -20,49 +19,34 @@ from prb.data.source import RawRow, file_source
 from prb.errors import BadInput, unknown
 from prb.models import MODELS, NOT_RECORDED
 from prb.runs import content_digest
-from prb.summary import CONDITIONS
 from prb.types import UNMEASURED, Failure, FailureKind, Record, Recorded, Winner, writable
-
-Row = dict[str, Any]
-Format = Literal["auto", "rows", "reward-bench", "inspect"]
-VERDICTS: dict[Any, str] = {"C": "chosen", "P": "tie", "I": "rejected", 1: "chosen", 0.5: "tie", 0: "rejected"}
-"""What a value says that is no score: right, half right, wrong, in inspect's letters or as a number."""
 
 MISNUMBERED = [str(n) for n in range(30, 40)]
 """Ids of the first ten Factuality rows in published results of RewardBench 2, whose data number them from 0."""
 
 
-def score_rows(path: Path, form: Format) -> Iterator[RawRow]:
-    """The rows of a file; the content of a `.json` file tells its format."""
+def score_rows(path: Path) -> Iterator[RawRow]:
+    """The rows of a file; a `.json` file may hold results of reward-bench, which are columns."""
     if not path.is_file():
-        raise BadInput(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
-    if path.suffix == ".eval":
-        raise BadInput(f"{path} is a packed log; convert it with `inspect log convert --to json`")
-    if path.suffix != ".json":
-        return file_source(path).rows()
-    try:
-        content = json.loads(path.read_bytes())  # inspect writes a bare NaN for a sample without a score
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path} is not JSON: {error}") from None
-    if form == "auto" and isinstance(content, dict):
-        inspect, reward_bench = {"eval", "samples"} <= content.keys(), isinstance(content.get("id"), list)
-        form = "inspect" if inspect else "reward-bench" if reward_bench else "rows"
-    readers: dict[str, Callable[[Any], Iterator[Row]]] = {"reward-bench": _reward_bench, "inspect": _inspect}
-    try:
-        rows = list(readers[form](content)) if form in readers else content
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise BadInput(f"{path} cannot be read as {form}: {reason}") from None
-    if not isinstance(rows, list):
-        raise BadInput(f"{path} is neither a list of rows nor a result of reward-bench or inspect")
-    return (RawRow(path.name, n, b"", row) for n, row in enumerate(rows, 1))
+        raise BadInput(f"{path} is not a file")
+    for raw in file_source(path).rows():
+        if path.suffix != ".json" or not isinstance(raw.data, dict) or not isinstance(raw.data.get("id"), list):
+            yield raw
+            continue
+        try:
+            rows = list(_reward_bench(raw.data))
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise BadInput(f"{path} cannot be read as results of reward-bench: {reason}") from None
+        yield from (RawRow(path.name, n, b"", row) for n, row in enumerate(rows, 1))
 
 
-def _reward_bench(content: Mapping[str, Any]) -> Iterator[Row]:
+def _reward_bench(content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Columns of a results file (`eval-set-scores/MODEL.json`), of RewardBench 1 or 2.
 
-    A scorer has `scores_chosen` and `scores_rejected`, or `scores` with the right answers first; a generative judge has
-    only `results`, 1 where it was right. Ids restart in each subset, so they get its name, as in dataset `rewardbench`.
+    A scorer has `scores_chosen` and `scores_rejected`, or `scores` with the right answers first, each number perhaps in
+    a list of one; a generative judge has only `results`, 1 where it was right. Ids restart in each subset, so they get
+    its name, as in dataset `rewardbench`.
     """
     ids: list[str] = list(map(str, content["id"]))
     subsets = content.get("subset") or [""] * len(ids)
@@ -73,44 +57,17 @@ def _reward_bench(content: Mapping[str, Any]) -> Iterator[Row]:
         warnings.warn(
             "the first ten Factuality ids are 30 to 39, as in many RewardBench 2 files; read as 0 to 9", stacklevel=1
         )
-    names = [name for name in ("scores_chosen", "scores_rejected", "scores") if name in content]
-    columns = {name: content[name] for name in names or ("results",)}
-    for id_in_subset, subset, *values in zip(ids, map(str, subsets), *columns.values(), strict=True):
-        row = dict(zip(columns, values, strict=True))
-        for name, value in row.items():  # classifiers may store each score as a list of one
-            if isinstance(value, list):
-                row[name] = [item[0] if isinstance(item, list) and len(item) == 1 else item for item in value]
-        if not names:
-            verdict = VERDICTS.get(row["results"])
-            row = {"verdict": verdict} if verdict else {"failure": f"no verdict: {row['results']}"}
+    columns = [content[name] for name in ("scores_chosen", "scores_rejected", "scores") if name in content]
+    for id_in_subset, subset, *values in zip(ids, map(str, subsets), *columns or [content["results"]], strict=True):
+        row: dict[str, Any] = {"scores": np.ravel(values).tolist()}
+        if not columns:
+            verdict = {1: "chosen", 0.5: "tie", 0: "rejected"}.get(values[0])
+            row = {"verdict": verdict} if verdict else {"failure": f"no verdict: {values[0]}"}
         row_id = id_in_subset if id_in_subset.startswith(subset) else f"{subset}-{id_in_subset}"
         yield {"pair": row_id, "model": content.get("model"), **row}
 
 
-def _inspect(log: Mapping[str, Any]) -> Iterator[Row]:
-    """Samples of a log, with one score each: a verdict (C, P, I or 1, 0.5, 0) or a list of scores."""
-    about = log["eval"]
-    for sample in log["samples"]:
-        scores: Mapping[str, Any] = sample.get("scores") or {}
-        if len(scores) > 1:
-            raise ValueError(f"sample {sample['id']!r} has several scores: {', '.join(scores)}")
-        score = next(iter(scores.values()), {"value": None, "explanation": "not scored"})
-        value = score["value"]
-        result: Row
-        if isinstance(value, list):
-            result = {"scores": value}
-        elif value is None or value == "N" or (isinstance(value, float) and math.isnan(value)):
-            result = {"failure": score.get("explanation") or "not scored"}
-        elif value in VERDICTS:
-            result = {"verdict": VERDICTS[value]}
-        else:
-            raise ValueError(f"{value!r} is neither a verdict nor a list of scores")
-        condition = {**(about.get("task_args") or {}), **(sample.get("metadata") or {})}.get("condition")
-        known_condition = condition if condition in CONDITIONS else None
-        yield {"pair": sample["id"], "model": about["model"], "condition": known_condition, **result}
-
-
-WINNERS: dict[str, Winner] = {"chosen": "first", "rejected": "second", "first": "first", "second": "second"}
+WINNERS: dict[str, Winner] = {"chosen": "first", "rejected": "second", "tie": "tie"}
 MOST_ANSWERS = 1024
 
 
@@ -123,9 +80,7 @@ def _parsed(value: Any) -> Any:
 
 
 Parsed = BeforeValidator(_parsed)
-OneIsAList = BeforeValidator(lambda value: [value] if isinstance(value, int | float | str) else value)
-Scores = Annotated[list[float | None], OneIsAList, Parsed, Field(min_length=1, max_length=MOST_ANSWERS)]
-"""Pydantic applies the last validator first."""
+OneIsAList = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 
 
 class ScoreRow(BaseModel):
@@ -138,11 +93,8 @@ class ScoreRow(BaseModel):
     answer: Annotated[int, Field(ge=0, lt=MOST_ANSWERS)] | None = None
     """Place among the row's answers, right ones first; without it the row has one answer (task `ratings`)."""
     score: float | None = None
-    scores: Scores | None = None
-    scores_chosen: Scores | None = None
-    scores_rejected: Scores | None = None
-    verdict: Literal["first", "second", "tie", "chosen", "rejected"] | None = None
-    """`first` is the answer that the dataset lists first, the chosen one."""
+    scores: Annotated[list[float | None], Parsed, Field(min_length=1, max_length=MOST_ANSWERS)] | None = None
+    verdict: Literal["chosen", "rejected", "tie"] | None = None
     verdicts: Annotated[list[Winner | None], Parsed] | None = None
     """As in outcomes.jsonl: of every right and every wrong answer, shown with the right one first, then second."""
     log_odds: Annotated[list[float | None], Parsed] | None = None
@@ -155,9 +107,7 @@ class ScoreRow(BaseModel):
 
     @model_validator(mode="after")
     def _one_answer(self) -> ScoreRow:
-        if (self.scores_chosen is None) != (self.scores_rejected is None):
-            raise ValueError("scores_chosen and scores_rejected must both be there")
-        names = ("score", "scores", "scores_chosen", "verdict", "verdicts")
+        names = ("score", "scores", "verdict", "verdicts")
         given = [name for name in names if getattr(self, name) is not None]
         if not given and self.failure is None:
             raise ValueError("there must be a score, scores, a verdict or a failure")
@@ -176,22 +126,19 @@ class ScoreRow(BaseModel):
         if self.score is not None:
             return Record(scores=(*[None] * (self.answer or 0), self.score), **spent)
         if self.verdict is not None:
-            return Record(verdicts=(WINNERS.get(self.verdict, "tie"), None), **spent)
+            return Record(verdicts=(WINNERS[self.verdict], None), **spent)
         if self.verdicts is not None:
             return Record(verdicts=tuple(self.verdicts), log_odds=tuple(self.log_odds or ()), **spent)
-        both = [*(self.scores_chosen or ()), *(self.scores_rejected or ())]
-        return Record(scores=tuple(self.scores or both), **spent)
+        return Record(scores=tuple(self.scores or ()), **spent)
 
 
 @MODELS.register("scores")
-def scores(
-    path: str, model: str | None = None, format: Format = "auto", condition: ConditionName = "profile"
-) -> Recorded:
+def scores(path: Path, model: str | None = None, condition: ConditionName = "profile") -> Recorded:
     """Scores or verdicts that were given elsewhere (path=FILE; model=NAME if the file has several models).
 
     Rows that name no condition were recorded under `condition`.
     """
-    return RecordedScores(Path(path), model, format, condition)
+    return RecordedScores(path, model, condition)
 
 
 @MODELS.register("reader")
@@ -211,14 +158,12 @@ def personal_recorded() -> Recorded:
 class RecordedScores:
     """The scores of one model in a file, by row and condition."""
 
-    def __init__(
-        self, path: Path, model: str | None = None, form: Format = "auto", condition: ConditionName = "profile"
-    ) -> None:
+    def __init__(self, path: Path, model: str | None = None, condition: ConditionName = "profile") -> None:
         self._name, self._default, self._unnamed = path.name, condition, False
         self._records: dict[tuple[str, str], Record | Failure] = {}
         models: dict[str, None] = {}
         try:
-            for raw in score_rows(path, form):
+            for raw in score_rows(path):
                 place = f"{path}, line {raw.line}"
                 if raw.problem or not isinstance(raw.data, dict):
                     raise BadInput(f"{place}: {raw.problem or 'must be an object'}")

@@ -2,12 +2,11 @@
 
 vLLM, SGLang and `prb serve` are known. When a model is made, the server says what it is and
 scores a few short texts; a tokenizer that is not the server's is refused. Replies are read strictly: a list of another
-length, a missing index, a label nobody knows or another number of logits than before is no reply at all.
+length, a missing index, or another number of logits than before is no reply at all.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -22,13 +21,10 @@ from prb.llm.endpoint import Client, Concurrency, Response, Retry, clean, parse,
 from prb.types import Ask, Failure, Query, Reward
 from prb.work import chunks
 
-Api = Literal["auto", "vllm", "vllm-tokens", "sglang", "prb"]
 Logits = list[float]
 
 BATCH = 64
 """Texts per request."""
-OLDEST_VLLM = (0, 15)
-"""The first release whose `/classify` takes token ids and gives raw logits."""
 MAX_VERSION = 64
 """Characters of a version that are read; builds from a checkout have long ones."""
 PROBES = (
@@ -47,7 +43,6 @@ class Serving:
     """http://host:port"""
     model: str = ""
     """The name it is served under; may be left out where there is only one."""
-    api: Api = "auto"
     tokenizer: str | None = None
     """Folder or hub id; default what the server says it uses."""
     key_env: str | None = None
@@ -117,16 +112,17 @@ class Server:
             retries=serving.retries,
         )
         try:
-            about = self.client.run(self._describe(serving.api, serving.model))
+            about = self.client.run(self._describe(serving.model))
         except UNREADABLE as error:
             why = clean(repr(error))
             raise BadInput(f"{self.client.address} describes itself in an unknown way: {why}") from None
         if about is None:
-            expected = "vLLM, SGLang or prb serve" if serving.api == "auto" else serving.api
-            raise BadInput(f"what answers at {self.client.address} is not {expected}")
+            raise BadInput(f"what answers at {self.client.address} is not vLLM, SGLang or prb serve")
+        if serving.model and serving.model not in (about.model, about.source):
+            raise BadInput(f"the server serves {about.model}, not {serving.model}")
         self.about = about
 
-    async def _describe(self, api: Api, model: str) -> About | None:
+    async def _describe(self, model: str) -> About | None:
         """What answers there; `None` if it is none of these servers."""
 
         async def get(path: str) -> Any:
@@ -142,38 +138,34 @@ class Server:
             body = parse(response.content) if response.status == 200 else None
             return body if isinstance(body, dict) else None
 
-        kind = "" if api == "auto" else api.split("-")[0]
-        if kind in ("", "vllm") and (reply := await get("/version")) and isinstance(reply.get("version"), str):
-            version = reply["version"][:MAX_VERSION]
-            release = re.match(r"(\d{1,9})\.(\d{1,9})", version)
-            # a build from a checkout has no release number, or 0.1: taken for the newest
-            if release and (0, 1) < (int(release[1]), int(release[2])) < OLDEST_VLLM:
-                raise BadInput(f"/classify of vLLM {version} takes no token ids; 0.15 and later do")
-            cards = {str(card.get("id")): card for card in (await get("/v1/models") or {}).get("data", [])}
-            if not cards or (model and model not in cards):
-                served = ", ".join(cards) or "no model"
-                raise BadInput(f"the server serves {served}" + (f", not {model}" if model else ""))
-            card = cards[model or next(iter(cards))]
-            source, limit = str(card.get("root") or card["id"]), _count(card.get("max_model_len"))
-            return About(kind="vllm", version=version, model=str(card["id"]), source=source, max_length=limit)
-        about = await get("/model_info") or await get("/get_model_info") if kind in ("", "sglang") else None
+        def limit(value: Any) -> int | None:
+            return value if isinstance(value, int) and value > 0 else None
+
+        if (reply := await get("/version")) and isinstance(reply.get("version"), str):
+            cards = {str(card["id"]): card for card in (await get("/v1/models") or {})["data"]}
+            if not cards:
+                raise BadInput("the server serves no model")
+            card = cards.get(model) or next(iter(cards.values()))
+            return About(
+                kind="vllm",
+                version=reply["version"][:MAX_VERSION],
+                model=str(card["id"]),
+                source=str(card.get("root") or card["id"]),
+                max_length=limit(card.get("max_model_len")),
+            )
+        about = await get("/model_info") or await get("/get_model_info")
         if about and "model_path" in about:
             settings = await get("/server_info") or await get("/get_server_info") or {}
-            name = str(settings.get("served_model_name") or about["model_path"])
-            if model and model not in (name, about["model_path"]):
-                raise BadInput(f"the server serves {name}, not {model}")
-            if about.get("is_generation") is True:
-                raise BadInput(f"SGLang serves {name} as a generator; start it with --is-embedding")
             return About(
                 kind="sglang",
                 version=str(settings.get("version") or "")[:MAX_VERSION],
-                model=name,
+                model=str(settings.get("served_model_name") or about["model_path"]),
                 dtype=str(settings.get("dtype") or ""),
                 source=str(about["model_path"]),
                 tokenizer=str(about.get("tokenizer_path") or ""),
-                max_length=_count(settings.get("context_length") or settings.get("max_req_input_len")),
+                max_length=limit(settings.get("context_length") or settings.get("max_req_input_len")),
             )
-        if kind in ("", "prb") and (info := await get("/info")) and info.get("server") == "prb":
+        if (info := await get("/info")) and info.get("server") == "prb":
             version = str(info["version"])[:MAX_VERSION]
             return About(kind="prb", model=str(info["model"]), version=version, weights=str(info["fingerprint"]))
         return None
@@ -196,17 +188,13 @@ class Server:
         return self.client.ask(calls, attempt)
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and value > 0 else None
-
-
 class ServedHead:
     """Groups of texts → rewards. The answers to a query are one request, and requests are sent in the order of their
     tokens, so that equal beginnings follow one another in the server's prefix cache."""
 
-    def __init__(self, server: Server, api: Api, reward: Callable[[Logits], float]) -> None:
+    def __init__(self, server: Server, reward: Callable[[Logits], float]) -> None:
         """`reward` makes one number of a head's logits."""
-        self._server, self._api, self._reward = server, api, reward
+        self._server, self._reward = server, reward
         self._width: int | None = None
         """How many logits the head has; a server that changes it has changed the model."""
 
@@ -234,33 +222,25 @@ class ServedHead:
     def _call(self, texts: Sequence[Text]) -> Call:
         """Asks for the raw logits of several texts. A reply that is not about these texts, or of another model, is
         none."""
-        about, per_token = self._server.about, self._api == "vllm-tokens"
+        about = self._server.about
         ids = [list(text.ids) for text in texts]
-        path, body = "/classify", {"model": about.model, "input": ids, "use_activation": False}
+        body = {"model": about.model, "input": ids, "use_activation": False}
         if about.kind == "sglang":
             body = {"input_ids": ids}
-        elif per_token:
-            path, body = "/pooling", {**body, "task": "token_classify"}
 
-        def read(reply: Any) -> list[Logits] | Failure | None:
+        def read(reply: Any) -> list[Logits] | None:
             if about.kind == "sglang":
                 rows = [row["embedding"] for row in (reply if isinstance(reply, list) else [reply])]
             elif reply.get("model", about.model) != about.model:
                 return None
             else:
-                by_index = {row["index"]: row["data" if per_token else "probs"] for row in reply["data"]}
+                by_index = {row["index"]: row["probs"] for row in reply["data"]}
                 rows = [by_index[n] for n in range(len(reply["data"]))]
-                rows = [row[-1] for row in rows] if per_token else rows  # the last token has read all others
             logits = [numbers for row in rows if (numbers := _numbers(row))]
-            if len(logits) != len(texts):
-                return None
             widths = {len(row) for row in logits}
-            if widths == {self._width or len(logits[0])}:
-                return logits
-            why = f"{max(widths)} logits per text, {self._width} before: it serves another model now"
-            return Failure("the server has changed", why, kind="fatal")
+            return logits if len(logits) == len(texts) and widths == {self._width or len(logits[0])} else None
 
-        return Call(path, body, read)
+        return Call("/classify", body, read)
 
     def check(self, texts: Sequence[Text], tokenizer: Any) -> None:
         """Whether the server gives logits for a few texts, of the same tokens as ours. vLLM says how it tokenizes;

@@ -31,6 +31,7 @@ from prb.reporting.format import (
     plural,
     points,
     stars,
+    table_of,
 )
 from prb.reporting.results import Result, Run, data_frame
 from prb.runs import OUTCOMES, read_lines
@@ -574,9 +575,7 @@ def numbers_table(summaries: Mapping[str, Summary]) -> Table:
                 else:
                     row[key] = value
             rows.append(row)
-    columns = tuple(dict.fromkeys(name for row in rows for name in row))
-    cells = [["" if row.get(name) is None else str(row[name]) for name in columns] for row in rows]
-    return Table("", columns, tuple(map(tuple, cells)))
+    return table_of("", rows)
 
 
 # --- compare ---
@@ -623,19 +622,3 @@ def comparison(content: Result) -> Table:
             better, worse = (a, b) if row.value > 0 else (b, a)
             lead.append(f"{better} is better than {worse} {known}, by {percent(abs(row.value))} points.")
     return Table(f"A = {result.a}, B = {result.b}", columns, tuple(rows), tuple(notes), tuple(lead))
-
-
-# --- the glossary ---
-def glossary() -> dict[str, Table]:
-    """What docs/statistics.md says of conditions and metrics, by the name of the part."""
-    shows = tuple((f"`{name}`", condition.shows) for name, condition in CONDITIONS.items())
-    units = {"share": "%", "points": "points", "number": ""}
-    rows = []
-    for key, metric in METRICS.items():
-        tested = "yes" if metric.tested else ""
-        rows.append((f"`{key}`", metric.sentence, units[metric.unit], metric.better, metric.task, tested))
-    columns = ("metric", "meaning", "shown in", "better", "task", "tested")
-    return {
-        "conditions": Table("", ("condition", "what a model is shown of the user"), shows),
-        "metrics": Table("", columns, tuple(rows)),
-    }

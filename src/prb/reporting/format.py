@@ -7,7 +7,7 @@ import io
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from html import escape
 from itertools import zip_longest
@@ -136,6 +136,13 @@ def markdown(table: Table) -> str:
     return "\n".join([table.title, "", *(f"{line}\n" for line in table.lead), *head, *body, "", *table.notes]) + "\n"
 
 
+def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One column per key, in the order in which they appear; what is unknown is empty."""
+    columns = tuple(dict.fromkeys(name for row in rows for name in row))
+    cells = [tuple("" if row.get(name) is None else str(row[name]) for name in columns) for row in rows]
+    return Table(title, columns, tuple(cells))
+
+
 def as_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -150,21 +157,6 @@ def inert(cell: str) -> str:
     return f"'{cell}" if cell.startswith(FORMULA) and not IS_NUMBER.fullmatch(cell) else cell
 
 
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "ρ": r"$\rho$",
-    "τ": r"$\tau$",
-    "≈": r"$\approx$",
-    "−": r"$-$",
-    "–": "--",
-    **{mark: "\\" + mark for mark in "&%$#_{}"},
-}
-
-
 def html_table(table: Table) -> str:
     """For notebooks: every text is escaped."""
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
@@ -174,24 +166,6 @@ def html_table(table: Table) -> str:
     return (
         f"<p>{escape(table.title)}</p>{lead}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}"
     )
-
-
-def latex(table: Table) -> str:
-    """A booktabs table; its title and notes are comments."""
-    escape = str.maketrans(LATEX)
-    head, *body = [" & ".join(cell.translate(escape) for cell in row) + r" \\" for row in (table.columns, *table.rows)]
-    aligned = "".join("r" if numeric else "l" for numeric in _numeric_columns(table))
-    comments = [f"% {line}" for line in (table.title, *table.lead, *table.notes)]
-    lines = [
-        rf"\begin{{tabular}}{{{aligned}}}",
-        r"\toprule",
-        head,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join([*comments, *lines]) + "\n"
 
 
 # --- the terminal ---

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import ValidationError, convert, structs, to_builtins
+import msgspec
+from msgspec import convert, structs, to_builtins
+from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from prb.data.load import Dataset
 from prb.errors import BadInput, PrbError, first_line
@@ -22,13 +25,6 @@ from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.evaluation_results import REFERENCES, Conclusion, Evaluation, verdict
 from prb.reporting.format import Table, percent, without_folders
-from prb.reporting.published import (
-    ModelMetadata,
-    PublishedResult,
-    read_metadata,
-    read_published,
-    read_rows,
-)
 from prb.reporting.results import (
     Audit,
     BestOfN,
@@ -48,6 +44,8 @@ from prb.summary import CONDITIONS, Contrast, DatasetSummary, PairResult, Summar
 
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
+METADATA = "models.yaml"
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
 BLIND = frozenset({"random", "length", "shortest", "constant"})
 """Models that cannot know the user at all."""
 KINDS = (Evaluation, BestOfN, Ppo, Grading, TrainedModel, BuiltBenchmark, Correlation, Audit, Licensed, Study)
@@ -92,7 +90,7 @@ def explain_damage(place: Path) -> Iterator[None]:
     """A result of an unexpected shape is one line that names it."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ValidationError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, msgspec.ValidationError) as error:
         reason = " ".join((f"no {error}" if isinstance(error, LookupError) else str(error)).split())
         raise BadInput(f"{place} was edited or written by another version of prb: {reason}") from None
 
@@ -108,6 +106,45 @@ def inside(folder: Path, *names: str) -> Path:
 
 
 # --- evaluations ---
+class ModelMetadata(BaseModel):
+    """A row of `models.yaml`; only `model` is required."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: Text
+    """Its name in the run, or its spec."""
+    size: Text | None = None
+    """Parameters, such as 8B."""
+    license: Text | None = None
+    date: datetime.date | None = None
+    """Of its release."""
+    kind: Text | None = None
+    """Such as classifier, judge or trained head."""
+    link: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] | None = None
+
+
+def read_metadata(place: Path) -> tuple[ModelMetadata, ...]:
+    try:
+        return parse_metadata(place.read_bytes(), str(place))
+    except OSError as error:
+        raise BadInput(f"{place} cannot be read: {error.strerror or error}") from None
+
+
+def parse_metadata(content: bytes, place: str) -> tuple[ModelMetadata, ...]:
+    """A YAML file that is a list of models, whoever wrote it."""
+    import yaml
+
+    try:
+        return tuple(TypeAdapter(list[ModelMetadata]).validate_python(yaml.safe_load(content)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        row, *field = first["loc"] or ("",)
+        where = f"row {row + 1}" if isinstance(row, int) else "content"
+        raise BadInput(f"{place}, {where}: {''.join(f'{name}: ' for name in field)}{first['msg']}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2025-13-01 is a ValueError
+        raise BadInput(f"{place} is not YAML: {' '.join(str(error).split())}") from None
+
+
 @dataclass(frozen=True)
 class EvaluationRun:
     """An evaluation run on disk, finished unless `outcomes` are given."""
@@ -226,7 +263,6 @@ class Inputs:
     """Results of other verbs, by kind."""
     texts: bool = True
     """Whether the site may contain texts of the dataset."""
-    published: tuple[PublishedResult, ...] = ()
     notices: tuple[Table, ...] = ()
     """What a reader must know first, such as the progress of runs under way."""
     appendix: tuple[Table, ...] = ()
@@ -243,7 +279,6 @@ def gather(
     *,
     runs: Sequence[EvaluationRun] = (),
     texts: bool = True,
-    published: str | None = None,
     models: Path | None = None,
     notices: Sequence[Table] = (),
     appendix: Sequence[Table] = (),
@@ -261,14 +296,10 @@ def gather(
     for run in runs:
         if run.summary.task == "pairs":
             by_rows.setdefault(run.rows, []).append(run)
-    results = read_published(published) if published else ()
-    given = read_rows(models, ModelMetadata) if models else None
+    given = read_metadata(models) if models else None
     groups = tuple(_group(f"d{n}", same, given, progress) for n, same in enumerate(by_rows.values()))
-    names = [group.about.name for group in groups]
-    if published and not any(result.is_about(name) for result in results for name in names):
-        progress.note(f"published results: {published} has none about {', '.join(names) or 'these runs'}")
     ratings = tuple(run for run in runs if run.summary.task != "pairs")
-    return Inputs(groups, ratings, others, texts, results, tuple(notices), tuple(appendix))
+    return Inputs(groups, ratings, others, texts, tuple(notices), tuple(appendix))
 
 
 def read_run(folder: Path) -> EvaluationRun:
@@ -331,7 +362,8 @@ def name_models(runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | 
         taken[name] += 1
         rows = tuple(given or ()) + (run.metadata or ())
         if given is None and run.metadata is None:
-            rows = read_metadata(run.folder)
+            places = [place / METADATA for place in (run.folder, run.folder.resolve().parent)]
+            rows = tuple(row for place in places if place.is_file() for row in read_metadata(place))
         about = next((row for row in rows if row.model in (model, spec)), None)
         entries.append(Entry(name if taken[name] == 1 else f"{name} {taken[name]}", model, spec, run, about))
     return tuple(entries)

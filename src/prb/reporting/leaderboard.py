@@ -20,7 +20,6 @@ from prb.evaluation.summary import compute
 from prb.models import RECORDED
 from prb.reporting.format import without_folders
 from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
-from prb.reporting.published import published_about
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Bools, cancels, is_exact
 from prb.stats.paired import LEVEL, correct, paired_p
@@ -133,9 +132,7 @@ def board_data(inputs: Inputs) -> Iterator[DataFile]:
     for group in inputs.groups:
         tests = {condition: paired_tests(group, condition) for condition in group.conditions}
         slices = {"all": _all_rows(group), **dict(_slices(group))}
-        published = published_about(inputs.published, group.about.name)
-        board = {"slices": slices, "ranks": ranks(group, tests), **({"published": published} if published else {})}
-        yield f"{group.id}/board", board
+        yield f"{group.id}/board", {"slices": slices, "ranks": ranks(group, tests)}
         yield f"{group.id}/tests", tests
 
 

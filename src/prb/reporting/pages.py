@@ -1,9 +1,10 @@
-"""The data of all pages but those that rank models (`leaderboard.py`): one model, users, pairs, histories, and the
-results of other verbs."""
+"""The data of all pages but those that rank models (`leaderboard.py`): one model, users, pairs, and the results of
+other verbs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from math import isfinite
 from typing import Any
@@ -13,10 +14,11 @@ from msgspec import to_builtins
 
 from prb.config import Donors
 from prb.downstream.columns import PLURAL
+from prb.downstream.ppo import Change, HeldOutSummary
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.outcomes import Column
 from prb.reporting.figures import PPO_PANELS, families
-from prb.reporting.format import without_folders
+from prb.reporting.format import plural, without_folders
 from prb.reporting.gather import DataFile, Entry, Group, Inputs, explain_damage
 from prb.reporting.results import Audit, BestOfN, Correlation, Ppo, Run, Study, set_sentences
 from prb.stats.bias import by_margin, histogram
@@ -29,12 +31,12 @@ EXAMPLES = 5
 """Pairs shown for each reason of failure."""
 MIN_USERS = 10
 """Smaller groups of users are not shown: they say more about single users than about the group."""
-COVERAGE = ("all found", "some found", "none found")
-"""Of the posts that bear on a question, which ones the retrieval found."""
 CHUNK = 100
 """Pairs per file of texts: a file is loaded to show one pair."""
 HEAD = 140
 """Characters of the question in the list."""
+MIN_CLUSTERS = 10
+"""Means of fewer have no bootstrap interval."""
 MAX_STEPS = 200
 """Longer curves are drawn as means of neighboring steps."""
 
@@ -151,43 +153,6 @@ def accuracy_of_users(credit: Floats, users: Ints) -> dict[str, Any]:
         **spread(means),
         "by_chance": chance_spread(means, rows),
     }
-
-
-# --- histories: which posts the retrieval picked ---
-def histories_data(inputs: Inputs) -> Iterator[DataFile]:
-    """What each retrieval picked under `profile`; models that were shown the same posts share a view.
-
-    Rows with `bearing_posts`, the ids of the posts from which the preference follows, also give its recall, and
-    accuracy by what was found.
-    """
-    for group in inputs.groups:
-        listed = group.dataset.other("bearing_posts") if group.dataset else []
-        bearing = [set(map(str, ids)) if isinstance(ids, list) else set() for ids in listed]
-        bearing = bearing if any(bearing) else []
-        views: dict[tuple[tuple[str, ...], ...], dict[str, Any]] = {}
-        for n, column in group.under("profile"):
-            picked = tuple(detail.post_ids for detail in column.details)
-            if not any(picked):
-                continue
-            if picked not in views:
-                settings = group.entries[n].run.settings
-                views[picked] = {"models": [], "ranker": settings.shown.ranker, "k": settings.k}
-                views[picked]["picked"] = [len(ids) for ids in picked]
-                if bearing:
-                    found = [len(posts & set(ids)) for posts, ids in zip(bearing, picked, strict=True)]
-                    shares = [hits / len(posts) for hits, posts in zip(found, bearing, strict=True) if posts]
-                    views[picked] |= {"found": found, "recall": sum(shares) / len(shares), "accuracy": []}
-            views[picked]["models"].append(n)
-            if bearing:
-                labels = [
-                    None if not posts else COVERAGE[0] if found == len(posts) else COVERAGE[1] if found else COVERAGE[2]
-                    for found, posts in zip(views[picked]["found"], bearing, strict=True)
-                ]
-                estimates = by_label(column.credit, group.clusters, labels)
-                accuracy = {label: estimates[label].as_dict() for label in COVERAGE if label in estimates}
-                views[picked]["accuracy"].append(accuracy)
-        ids = [sorted(posts) for posts in bearing] or None
-        yield f"{group.id}/histories", {"bearing": ids, "views": list(views.values())}
 
 
 # --- pairs: small columns for the list, everything about a pair in chunks that load on demand ---
@@ -344,22 +309,20 @@ def _results(inputs: Inputs, kind: str) -> list[dict[str, Any]]:
 
 
 def page_of(run: Run) -> dict[str, Any]:
-    """What the page of a result shows; of most verbs the tables and lines that the command prints."""
+    """What the page of a result shows: its file, texts made of it, and of most verbs the tables that they print."""
     if isinstance(run, BestOfN):
         bon = run.typed
-        keys = ("ks", "kl_bound", "random", "oracle", "results", "contrasts", "queries", "samples", "condition", "n")
         about = {"policy": bon.policy.spec, "dataset": bon.dataset.label, "trust": bon.grader.trust}
-        return {**about, **{key: run.summary[key] for key in keys}}
+        return {**run.summary, **about}
     if isinstance(run, Ppo):
         ppo, rows = run.typed, thinned(run.curves)
         return {
+            **run.summary,
+            **_held_out(run),
             "policy": ppo.policy.spec,
             "model": ppo.model.spec,
             "dataset": ppo.dataset.label,
-            "condition": ppo.condition,
             "trust": ppo.grader.trust if ppo.grader else None,
-            "train": run.summary["train"],
-            "held_out": run.summary["held_out"],
             "panels": list(PPO_PANELS.items()),
             "curves": {name: [row[name] for row in rows] for name in ("step", *PPO_PANELS)},
             "thinned": len(run.curves) > len(rows),
@@ -374,13 +337,28 @@ def page_of(run: Run) -> dict[str, Any]:
     if isinstance(run, Correlation):
         units = PLURAL[run.typed.unit]
         sentences = [{"set": s.set, "n": s.n, "sentences": list(set_sentences(s, units))} for s in run.typed.sets]
-        shown = ("models", "constructed", "left_out", "bench", "downstream", "sets")
-        numbers = {key: run.summary[key] for key in shown}
-        return {**numbers, "families": families(run.typed), "said": sentences, "units": units, **tables}
+        return {**run.summary, **tables, "families": families(run.typed), "said": sentences, "units": units}
     if isinstance(run, Audit):
         estimates = [{"name": name, **e.as_dict()} for name, e in run.typed.estimates.items()]
         return {"verdict": run.typed.verdict, "dataset": run.typed.dataset.label, "rows": estimates, **tables}
     return tables
+
+
+def _held_out(run: Ppo) -> dict[str, Any]:
+    """Means before and after without their bootstrap intervals, where these would rest on a few clusters: resampling
+    two users gives an interval that is far too narrow."""
+    held = run.typed.held_out
+    if not held.prompts or run.clusters >= MIN_CLUSTERS:
+        return {"few": None}
+
+    def bare(change: Change) -> Change:
+        before, after = (replace(mean, low=None, high=None) for mean in (change.before, change.after))
+        return Change(before, after, change.difference)
+
+    reward, grade = (change and bare(change) for change in (held.reward, held.grade))
+    without = HeldOutSummary(prompts=held.prompts, reward=reward, grade=grade)
+    few = f"{plural(run.clusters, 'cluster')} of users: too few for the intervals of these means"
+    return {"held_out": to_builtins(without), "few": f"{few} ({MIN_CLUSTERS} or more)."}
 
 
 def thinned(rows: Sequence[Mapping[str, float]], most: int = MAX_STEPS) -> list[dict[str, float]]:

@@ -19,11 +19,11 @@ from msgspec import Struct, convert, to_builtins
 from prb.downstream.bon import BonSummary
 from prb.downstream.columns import PLURAL
 from prb.downstream.correlate import CorrelationSummary, ModelSet
-from prb.downstream.ppo import CURVES, PpoSummary, read_curves
+from prb.downstream.ppo import ANSWERS, CURVES, PpoSummary, read_curves
 from prb.errors import MissingExtra
 from prb.evaluation.audit import AuditSummary, VoteShares
 from prb.grading.license import LICENSE, License
-from prb.grading.run import GradeAgreement, ScoreSummary, ValidationSummary, read_summary
+from prb.grading.run import ScoreSummary, ValidationSummary, read_summary
 from prb.registry import Spec
 from prb.reporting.format import (
     MISSING,
@@ -41,7 +41,7 @@ from prb.reporting.format import (
     points,
     stars,
 )
-from prb.runs import SUMMARY, Finished
+from prb.runs import SUMMARY, Finished, read_lines
 from prb.stats.paired import LEVEL
 from prb.study.agreement import AgreementSummary, verdict
 from prb.summary import DatasetAbout
@@ -127,17 +127,14 @@ class PlannedCalls(Struct, frozen=True):
     owed: int
     tokens: int
     usd: float | None
-    seconds: float | None
 
 
 class DryRun(Run):
     """What a run would ask, with `dry_run`; nothing was asked, and nothing is in its folder yet."""
 
     @classmethod
-    def of(
-        cls, folder: Path, planned: Mapping[str, Planned], specs: Mapping[str, str], pace: Mapping[str, float]
-    ) -> DryRun:
-        """`specs` by the name of a model, `pace` its seconds per call."""
+    def of(cls, folder: Path, planned: Mapping[str, Planned], specs: Mapping[str, str]) -> DryRun:
+        """`specs` by the name of a model."""
         rows = []
         for name, calls in planned.items():
             prices = dict(re.findall(r"\b(usd_in|usd_out)=([\d.]+)", specs.get(name, name)))
@@ -145,8 +142,7 @@ class DryRun(Run):
             if prices:
                 read, written = float(prices.get("usd_in", 0)), float(prices.get("usd_out", 0))
                 usd = (tokens * read + calls.owed * REPLY_TOKENS * written) / 1e6
-            seconds = calls.owed * pace[name] if name in pace else None
-            rows.append(PlannedCalls(name, len(calls.keys), calls.owed, tokens, usd, seconds))
+            rows.append(PlannedCalls(name, len(calls.keys), calls.owed, tokens, usd))
         return cls(folder, {"dry_run": to_builtins(rows)})
 
     def tables(self) -> Sequence[Table]:
@@ -154,14 +150,12 @@ class DryRun(Run):
         for row in convert(self.summary["dry_run"], list[PlannedCalls]):
             counts = (row.calls, row.calls - row.owed, row.owed, row.tokens)
             cost = MISSING if row.usd is None else dollars(row.usd)
-            time = MISSING if row.seconds is None else f"{row.seconds / 60:,.1f} min"
-            rows.append((row.model, *(f"{count:,}" for count in counts), cost, time))
+            rows.append((row.model, *(f"{count:,}" for count in counts), cost))
         notes = (
             "Nothing was asked. Tokens to read are estimated as characters / 4, without a judge's instructions.",
             f"Cost: usd_in for what is read, usd_out for {REPLY_TOKENS} tokens per reply, where the spec has prices.",
-            "Time: at the pace of the replies that are there, if any.",
         )
-        columns = ("model", "calls", "known", "to ask", "tokens", "cost", "time")
+        columns = ("model", "calls", "known", "to ask", "tokens", "cost")
         return [Table("Dry run", columns, tuple(rows), notes)]
 
     def footer(self) -> str:
@@ -186,8 +180,6 @@ class Grading(Run):
             score, failures = result.score, result.failures
             counts = (score.n, result.answers.distinct, score.failed)
             notes = ["Mean score in % of the rubric (Σ grades / 2n) with a 95 % interval clustered by user."]
-            if licensed := result.licensed:
-                notes.append(f"As people would grade: {interval(licensed.score)}. {licensed.sentence}")
             row = (grader.spec, interval(score), *map(str, counts))
             columns = ("grader", "score", "graded", "distinct", "failed")
             table = Table(result.dataset.label, columns, (row,), tuple(notes))
@@ -204,7 +196,7 @@ class Grading(Run):
 
 
 def _validation_table(result: ValidationSummary) -> Table:
-    checked, human, retest = result.validation, result.human, result.retest
+    checked, human = result.validation, result.human
     tiers = {f"tier {name}": estimate for name, estimate in checked.by_tier.items()}
     parts = {"all": checked.accuracy, **checked.by_category, **tiers}
     rows = [(name, interval(e), str(e.n), str(e.ties), str(e.failed)) for name, e in parts.items()]
@@ -214,18 +206,12 @@ def _validation_table(result: ValidationSummary) -> Table:
         f"a tie counts half (as a loss: {percent(checked.strict_accuracy.value)}), failures are left out.",
         f"Mean score: {means}, gap {interval(checked.gap, sign=True)}.",
     ]
-
-    def agreement(of: GradeAgreement) -> str:
-        kappa = interval(of.kappa, 2, scale=1)
-        return f"{of.answers} answers: {interval(of.equal)} % of aspect grades equal, quadratic kappa {kappa}"
-
     if human:
-        spearman = f"Spearman of scores {interval(human.spearman, 2, scale=1)}"
-        notes.append(f"Against human grades, {agreement(human)}, {spearman}; {human.failed} failed.")
-    if retest and retest.deterministic:
-        notes.append("Test-retest: this grader is deterministic.")
-    elif retest:
-        notes.append(f"Graded again under another seed, {agreement(retest)}; {retest.failed} failed.")
+        kappa, spearman = (interval(coefficient, 2, scale=1) for coefficient in (human.kappa, human.spearman))
+        notes.append(
+            f"Against human grades, {human.answers} answers: {interval(human.equal)} % of aspect grades equal, "
+            f"quadratic kappa {kappa}, Spearman of scores {spearman}; {human.failed} failed."
+        )
     columns = ("rows", "chosen > rejected", "n", "ties", "failed")
     return Table(f"{result.grader.spec} on {result.dataset.label}", columns, tuple(rows), tuple(notes))
 
@@ -252,10 +238,6 @@ class Licensed(Run):
             needed = f"; ± 5 points need about {q.labels_needed} labeled items" if q.labels_needed else ""
             alone = f"(the judge alone: {number(q.powered.judge * scale, 1)}){needed}"
             notes.append(f"{q.name}: mean by people alone {people}, with the judge {judge} {alone}.")
-            if q.person_effect:
-                notes.append(f"{q.name}: person effect by people {interval(q.person_effect.tuned)}.")
-            for group, estimate in q.inflation_by_group.items():
-                notes.append(f"{q.name}: inflation for {group} {interval(estimate, scale=scale, sign=True)}.")
         epsilon = f"{self.license.epsilon:g}"
         notes.append(f"ω: share of people over whom the judge wins (ε = {epsilon}); 0.5 or more passes.")
         return [Table(self.license.sentence(), columns, tuple(rows), tuple(notes))]
@@ -297,8 +279,6 @@ class BuiltBenchmark(Run):
             return []
         card, counts = self.summary, self.summary["counts"]
         paid = f"{sum(cost['calls'] for cost in card['cost'].values()):,} calls, {dollars(card['usd'])}"
-        if stage := card["stopped_after"]:
-            return [f"stopped after stage {stage!r}: {paid}; run the same command without --until to resume"]
         size = f"{plural(counts['rows'], 'row')} of {plural(counts['people'], 'user')}"
         lines = [f"{size} ({plural(counts['mirror_rows'], 'mirror row')})"]
         if counts["rejected"]:
@@ -317,8 +297,8 @@ class BuiltBenchmark(Run):
     def footer(self) -> str:
         if self.is_estimate:
             return ""
-        usable = self.summary["counts"]["rows"] and not self.summary["stopped_after"]
-        return f"build: {self.folder}" + (f"   try: prb evaluate --dataset {self.pairs}" if usable else "")
+        rows = self.summary["counts"]["rows"]
+        return f"build: {self.folder}" + (f"   try: prb evaluate --dataset {self.pairs}" if rows else "")
 
 
 # --- train ---
@@ -506,9 +486,6 @@ class BestOfN(Run):
             f"{samples.drawn} samples, {samples.failed} failed, {samples.truncated} stopped by --max-tokens; "
             f"{number(samples.distinct_of_n)} of {bon.n} distinct. Failed queries are left out, never scored.",
         ]
-        if people := bon.by_people:
-            scores = ", ".join(f"{model} {interval(score)}" for model, score in people.scores.items())
-            notes.append(f"As people would grade, {last}: {scores}. {people.sentence}")
         if queries.failures:
             notes.append(f"Failed in sampling or grading: {count_reasons(queries.failures)}.")
         notes += [f"Failed, {r.model}: {count_reasons(r.failures)}." for r in bon.results if r.failures]
@@ -541,9 +518,15 @@ class Ppo(Run):
 
     message: str = ""
     """What to show if verl trained, which writes no summary."""
-    main_process: bool = True
-    """False in all but one of the processes that accelerate started."""
     typed = decoded(PpoSummary)
+
+    @cached_property
+    def clusters(self) -> int:
+        """Of the held-out prompts; at most their number, if their answers are not in the folder."""
+        answers = self.folder / ANSWERS
+        return (
+            len({line["cluster"] for line in read_lines(answers)}) if answers.exists() else self.typed.held_out.prompts
+        )
 
     @cached_property
     def curves(self) -> list[dict[str, float]]:

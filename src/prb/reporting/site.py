@@ -7,8 +7,7 @@ because a page on disk may load scripts but not fetch. A page without data is le
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -19,48 +18,46 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from prb import __version__
-from prb.config import Name, OutputConfig, Place, PositionalWords, Rare, config
+from prb.config import OutputConfig, Place, PositionalWords, Rare, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
-from prb.reporting.evaluation_results import Evaluation, evaluation_table, numbers_table
+from prb.reporting.evaluation_results import evaluation_table, numbers_table
 from prb.reporting.figures import FIGURES, Draw, load_matplotlib, of_summary
 from prb.reporting.format import as_csv, markdown, without_folders
-from prb.reporting.gather import DataFile, Inputs, gather, inside, is_under_way, read_any, read_partial
+from prb.reporting.gather import DataFile, Inputs, gather, inside, is_under_way, read_partial
 from prb.reporting.leaderboard import board_data, cost_data, describe, stability_data
 from prb.reporting.pages import (
     audit_data,
     downstream_data,
-    histories_data,
     model_data,
     other_data,
     pairs_data,
     study_data,
     users_data,
 )
-from prb.reporting.results import Run
-from prb.runs import CONFIG, OUTCOMES, SUMMARY, draft
+from prb.runs import draft
 from prb.summary import CONDITIONS, Summary, short_name
 
-Host = Literal["pages", "space"]
-POLL = 2.0
-"""Polling interval of `--watch`, in seconds."""
 SHIPPED = files("prb.reporting") / "site"
 MARKER = Path("data", "site.js")
 """Every report holds this file, and it begins with `prb.data("site",`: so a report is recognized."""
 README, NO_JEKYLL = "README.md", ".nojekyll"
+"""What hosts read: the metadata of a static Hugging Face Space, and that GitHub Pages has nothing to build."""
 README_TEXT = """\
-# {title}
+---
+title: {title}
+emoji: ⚖️
+colorFrom: indigo
+colorTo: purple
+sdk: static
+app_file: index.html
+short_description: Does a reward model know whose preference it judges?
+tags: [leaderboard, reward-model, personalization]
+---
 
-A report of [Personalized RewardBench](index.html): does a reward model know whose preference it judges?
-The numbers are also in [table.md](table.md) and [table.csv](table.csv).
-
-{how}
-Made by `prb report --publish {host}`, prb {version}.
+A [report](index.html) of Personalized RewardBench: does a reward model know whose preference it judges?
+The numbers are also in [table.md](table.md) and [table.csv](table.csv). Made by `prb report`, prb {version}.
 """
-HOW: dict[Host, str] = {
-    "pages": "GitHub Pages serves this folder as it is; there is nothing to build (`.nojekyll` says so).\n",
-    "space": "A static Space serves this folder as it is: there is nothing to build and no server to run.\n",
-}
 
 
 @config
@@ -79,16 +76,10 @@ class ReportConfig(OutputConfig):
     """Include questions, answers, posts and replies of judges; without them the site holds ids and numbers only."""
     figures: Rare[bool] = False
     """Also write figures for papers, as SVG and PDF in figures/."""
-    published: Rare[Name | None] = None
-    """Also show published results about the dataset, marked as such: a YAML file, or `default` for those we ship."""
     models: Rare[Place | None] = None
     """YAML file with size, license, date, kind and link of models. Default: models.yaml beside the runs, if any."""
-    publish: Host | None = None
-    """Also write what a host needs: `pages` for GitHub Pages, `space` for a static Hugging Face Space."""
-    watch: bool = False
-    """Write the site again as lines arrive, until all runs are finished."""
-    format: Literal["site", "markdown", "csv"] = "site"
-    """`site` writes files; the others print to stdout: the tables of the commands, or (only evaluate runs) numbers."""
+    format: Literal["site", "markdown"] = "site"
+    """`site` writes files; `markdown` prints the tables of the commands to stdout."""
 
 
 class Page(NamedTuple):
@@ -113,7 +104,6 @@ PAGES = (
     Page("model", "Inspect", "Models", "One model", model_data),
     Page("users", "Inspect", "Users", "Users", users_data),
     Page("pairs", "Inspect", "Pairs", "Pair explorer", pairs_data, ("texts", "explore")),
-    Page("histories", "Inspect", "Histories", "Histories", histories_data, ("explore",)),
     Page("downstream", "Evidence", "Downstream", "Downstream", downstream_data),
     Page("study", "Evidence", "Study", "Human study", study_data),
     Page("audit", "Evidence", "Audit", "Audit", audit_data),
@@ -125,63 +115,25 @@ ENTRIES |= {f"{page.name}.html" for page in PAGES}
 
 
 def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
-    """Write the site; the path of its `index.html`. With `watch`, again and again until all runs are finished."""
+    """Write the site; the path of its `index.html`."""
     if not settings.runs:
         raise BadInput("name at least one run folder")
     first = settings.runs[0]
     out = settings.out or inside(first if first.is_dir() else first.parent, "report")
-    while True:
-        sizes = _sizes(settings.runs)
-        under_way = [run for run in settings.runs if is_under_way(run)]
-        check_target(out)
-        if settings.figures:
-            load_matplotlib()
-        parts = [read_partial(run) for run in under_way]
-        for _, table in parts:
-            progress.note(f"under way: {'; '.join(f'{model} {done}' for _, model, done, *_ in table.rows)} rows")
-        inputs = gather(
-            [run for run in settings.runs if run not in under_way],
-            runs=[run for run, _ in parts if run is not None],
-            notices=[table for _, table in parts],
-            texts=settings.texts,
-            published=settings.published,
-            models=settings.models,
-            progress=progress,
-        )
-        index = write_site(inputs, out, figures=settings.figures, publish=settings.publish, progress=progress)
-        if not settings.watch or not under_way:
-            return index
-        while _sizes(settings.runs) == sizes:
-            time.sleep(POLL)
-
-
-def _sizes(runs: Sequence[Path]) -> list[tuple[int, int] | None]:
-    files = [run / name for run in runs for name in (CONFIG, OUTCOMES, SUMMARY)]
-    stats = [file.stat() if file.exists() else None for file in files]
-    return [(stat.st_size, stat.st_mtime_ns) if stat else None for stat in stats]
-
-
-def report_tables(settings: ReportConfig) -> str:
-    """Tables in Markdown, or the numbers of evaluation runs as one CSV table."""
-    runs = read_runs(settings)
-    if settings.format == "markdown":
-        return "\n".join(markdown(table) for run in runs for table in run.numbers())
-    summaries = {}
-    for place, run in zip(settings.runs, runs, strict=True):
-        if not isinstance(run, Evaluation):
-            raise BadInput(f"{place} is not a run of `prb evaluate`; only those can be written as CSV")
-        summaries[str(place)] = run.typed
-    return as_csv(numbers_table(summaries))
-
-
-def read_runs(settings: ReportConfig) -> list[Run]:
-    """The runs, for what is printed of them instead of a site."""
-    if not settings.runs:
-        raise BadInput("name at least one run folder")
-    for name in ("published", "models", "publish", "watch"):
-        if getattr(settings, name):
-            raise BadInput(f"--{name} is for the site; tables and summaries hold results of runs only")
-    return [read_any(place) for place in settings.runs]
+    under_way = [run for run in settings.runs if is_under_way(run)]
+    check_target(out)
+    if settings.figures:
+        load_matplotlib()
+    parts = [read_partial(run) for run in under_way]
+    inputs = gather(
+        [run for run in settings.runs if run not in under_way],
+        runs=[run for run, _ in parts if run is not None],
+        notices=[table for _, table in parts],
+        texts=settings.texts,
+        models=settings.models,
+        progress=progress,
+    )
+    return write_site(inputs, out, figures=settings.figures, progress=progress)
 
 
 def check_target(out: Path) -> None:
@@ -204,8 +156,6 @@ def write_site(
     out: Path,
     *,
     figures: bool = False,
-    publish: Host | None = None,
-    name: str | None = None,
     progress: Progress = SILENT,
 ) -> Path:
     """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`."""
@@ -218,12 +168,8 @@ def write_site(
             if figures:
                 progress.begin("figures")
                 write_figures(inputs, folder / "figures")
-            if publish:
-                write_host_files(folder, publish, name or title(inputs))
     except OSError as error:
         raise BadInput(f"{out} cannot be written: {error.strerror or error}") from None
-    if publish and any(group.dataset for group in inputs.groups) and inputs.texts:
-        progress.note("the site contains the texts of the dataset; --no-texts leaves them out")
     return out / "index.html"
 
 
@@ -275,6 +221,9 @@ def write_pages(folder: Path, inputs: Inputs, progress: Progress) -> None:
     summaries = {run.folder.name: public(run.summary) for run in inputs.evaluations}
     (folder / "table.md").write_text("\n".join(markdown(evaluation_table(s)) for s in summaries.values()), "utf-8")
     (folder / "table.csv").write_text(as_csv(numbers_table(summaries)), "utf-8")
+    about = {"title": orjson.dumps(title(inputs)).decode(), "version": __version__}  # JSON is YAML, whatever the name
+    (folder / README).write_text(README_TEXT.format(**about), "utf-8")
+    (folder / NO_JEKYLL).write_bytes(b"")
 
 
 def _write_data(folder: Path, name: str, value: Any) -> None:
@@ -303,28 +252,6 @@ def title(inputs: Inputs) -> str:
     names = [run.folder.name for run in inputs.evaluations]
     more = f" + {len(names) - 3} more" if len(names) > 3 else ""
     return " + ".join(names[:3]) + more or "Personalized RewardBench"
-
-
-def write_host_files(folder: Path, host: Host, title: str) -> None:
-    """What GitHub Pages or a static Hugging Face Space needs beside the pages."""
-    import yaml
-
-    text = README_TEXT.format(title=title, how=HOW[host], host=host, version=__version__)
-    if host == "space":
-        metadata = {
-            "title": title,
-            "emoji": "⚖️",
-            "colorFrom": "indigo",
-            "colorTo": "purple",
-            "sdk": "static",
-            "app_file": "index.html",
-            "pinned": False,
-            "short_description": "Does a reward model know whose preference it judges?",
-            "tags": ["leaderboard", "reward-model", "personalization"],
-        }
-        text = f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---\n\n{text}"
-    (folder / README).write_text(text, "utf-8")
-    (folder / NO_JEKYLL).write_bytes(b"")
 
 
 def write_figures(inputs: Inputs, folder: Path) -> list[Path]:

@@ -2,8 +2,9 @@
 
 A submission is a run folder of `prb evaluate` from a stranger, so nothing in it is trusted. The leaderboard reads the
 dataset itself, requires an outcome for every row, derives credit from scores and verdicts again, and shows the summary
-that it computes. Only four files are read, and `models.yaml`: regular files inside the folder, each up to a limit. The
-dataset and the models that a submission names are never opened, so nothing that it brings along is run or published.
+that it computes. Only `config.json`, `outcomes.jsonl` and `models.yaml` are read: regular files inside the folder, each
+up to a limit. The dataset and the models that a submission names are never opened, so nothing that it brings along is
+run or published.
 """
 
 from __future__ import annotations
@@ -20,16 +21,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import orjson
 
-from prb.config import (
-    Name,
-    OutputConfig,
-    Place,
-    Positional,
-    Rare,
-    Share,
-    config,
-    read_config,
-)
+from prb.config import OutputConfig, Place, Positional, Rare, Share, config, read_config
 from prb.data.load import Dataset
 from prb.errors import BadInput, NotAccepted, PrbError
 from prb.evaluation.config import EvaluateConfig
@@ -38,26 +30,18 @@ from prb.evaluation.run import load_rows
 from prb.evaluation.summary import check_failures, summary_of
 from prb.progress import SILENT, Progress
 from prb.registry import names_code
-from prb.reporting.format import Table, shortened
-from prb.reporting.gather import EvaluationRun, gather
-from prb.reporting.published import METADATA, ModelMetadata, parse_rows
-from prb.reporting.site import Host, check_target, write_site
-from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS
+from prb.reporting.format import Table
+from prb.reporting.gather import METADATA, EvaluationRun, ModelMetadata, gather, parse_metadata
+from prb.reporting.site import check_target, write_site
+from prb.runs import CONFIG, OUTCOMES
 from prb.stats.credit import credit_of_scores, credit_of_verdicts
 from prb.types import NO_EVIDENCE, visible
 
 MB = 1 << 20
-LIMITS = {CONFIG: MB, SUMMARY: 64 * MB, USERS: 256 * MB, OUTCOMES: 2048 * MB, METADATA: MB // 16}
+LIMITS = {CONFIG: MB, OUTCOMES: 2048 * MB, METADATA: MB // 16}
 """The most bytes that are read of each file."""
 LINE = 4 * MB
 """The most bytes of an outcome."""
-COUNTED, FITTED = 1e-9, 0.02
-"""How far a number of a submission may be from ours: means and counts only by rounding; what an optimizer or drawn
-samples gave also by the processor and the versions of libraries."""
-FITTED_NAMES = frozenset({"low", "high", "p", "p_holm", "accuracy_at_equal_length", "slope", "smallest_detectable"})
-FREE = ("prb", "dataset.name", "calibration")
-"""What may differ in a summary: the version of prb, where the submitter had the rows, and bins of fitted confidences,
-into which a row may or may not fall. The site shows our own numbers."""
 REQUIRED = ("history", "k", "planner", "mask_pii", "limit", "seed", "task", "protocol", "orders")
 """Settings that every submission must have as the leaderboard does."""
 CONDITIONS = ("none", "profile", "shuffled")
@@ -84,12 +68,6 @@ class LeaderboardConfig(OutputConfig):
     """Exit 1 if any submission is refused; the site is written all the same."""
     texts: bool = True
     """Include the texts of the dataset and the replies of judges."""
-    published: Rare[Name | None] = None
-    """Also show published results about the dataset: a YAML file, or `default` for those we ship."""
-    publish: Host | None = None
-    """Also write what a host needs: `pages` for GitHub Pages, `space` for a static Hugging Face Space."""
-    title: Rare[Name] = "Leaderboard"
-    """Of the README that --publish writes."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +109,10 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
             runs=accepted,
             appendix=appendix,
             texts=settings.texts,
-            published=settings.published,
             models=place / METADATA if (place / METADATA).is_file() else None,
             progress=progress,
         )
-        index = write_site(inputs, settings.out, publish=settings.publish, name=settings.title, progress=progress)
+        index = write_site(inputs, settings.out, progress=progress)
     result = Leaderboard(index, tuple(run.folder.name for run in accepted), refused)
     if refused and (not accepted or settings.strict):
         failed = NotAccepted(f"{len(refused)} of {len(folders)} submissions were refused")
@@ -163,28 +140,31 @@ def check_submission(folder: Path, required: EvaluateConfig, dataset: Dataset, m
         raise BadInput("it is a link")
     if not folder.name.isprintable():
         raise BadInput("its name has characters that cannot be shown")
-    config, stored, stored_users = (_read_json(folder / name) for name in (CONFIG, SUMMARY, USERS))
-    if not isinstance(config.get("evaluate"), dict):
+    with _opened(folder / CONFIG) as file:
+        try:
+            config = orjson.loads(file.read(LIMITS[CONFIG]))
+        except orjson.JSONDecodeError as error:
+            raise BadInput(f"{CONFIG} is not JSON: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("evaluate"), dict):
         raise BadInput("it is not a run of `prb evaluate`")
     run = EvaluateConfig(**EvaluateConfig.restore(config))
-    for about in (config.get("dataset"), stored.get("dataset")):
-        _check_data(about if isinstance(about, dict) else {}, dataset)
+    about = config.get("dataset")
+    theirs = str(about.get("fingerprint") if isinstance(about, dict) else None)
+    if theirs != dataset.fingerprint:
+        ours = dataset.fingerprint[:12]
+        raise BadInput(f"it is about other data: fingerprint {theirs[:12]}…, the leaderboard's is {ours}…")
     compared = {name: (getattr(run, name), getattr(required, name)) for name in REQUIRED}
     if differing := [f"{name} is {theirs}, not {ours}" for name, (theirs, ours) in compared.items() if theirs != ours]:
         raise BadInput(f"it was run with other settings: {'; '.join(differing)}")
     if missing := [condition for condition in required.condition if condition not in run.condition]:
         raise BadInput(f"it lacks the condition {', '.join(missing)}")
     outcomes = _read_outcomes(folder / OUTCOMES, run, dataset)
-    summary, users = summary_of(run, dataset, outcomes)
-    same_version = stored.get("prb") == summary.prb
-    for name, theirs, ours in ((SUMMARY, stored, summary), (USERS, stored_users, users)):
-        if path := next(_differences(theirs, orjson.loads(orjson.dumps(ours.as_json())), same_version), None):
-            raise BadInput(f"{name} does not follow from the outcomes: {path}")
+    summary, _ = summary_of(run, dataset, outcomes)
     check_failures(summary, max_failed)
     metadata: tuple[ModelMetadata, ...] = ()
     if os.path.lexists(folder / METADATA):
         with _opened(folder / METADATA) as file:
-            metadata = parse_rows(file.read(LIMITS[METADATA]), METADATA, ModelMetadata)
+            metadata = parse_metadata(file.read(LIMITS[METADATA]), METADATA)
     return EvaluationRun(folder, run, summary, outcomes=outcomes, dataset=dataset, metadata=metadata)
 
 
@@ -207,27 +187,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield file
     finally:
         os.close(descriptor)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    with _opened(path) as file:
-        try:
-            content = orjson.loads(file.read(LIMITS[path.name]))
-        except orjson.JSONDecodeError as error:
-            raise BadInput(f"{path.name} is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise BadInput(f"{path.name} does not hold a JSON object")
-    return content
-
-
-def _check_data(about: Mapping[str, Any], dataset: Dataset) -> None:
-    if about.get("fingerprint") != dataset.fingerprint:
-        theirs, ours = str(about.get("fingerprint"))[:12], dataset.fingerprint[:12]
-        raise BadInput(f"it is about other data: fingerprint {theirs}…, the leaderboard's is {ours}…")
-    if about.get("rows") != len(dataset):
-        raise BadInput(f"it has {about.get('rows')} rows, the leaderboard has {len(dataset)}")
-    if about.get("split", dataset.split) != dataset.split:
-        raise BadInput(f"it is about split {about['split']!r}, the leaderboard about {dataset.split!r}")
 
 
 def _read_outcomes(path: Path, run: EvaluateConfig, dataset: Dataset) -> Outcomes:
@@ -277,24 +236,5 @@ def credit_problem(line: Mapping[str, Any], n_best: int, n_answers: int, tier: s
     return None
 
 
-def _same(a: Any, b: Any, tolerance: float = COUNTED) -> bool:
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (a, b))
-    return math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance) if numbers else bool(a == b)
-
-
-def _differences(theirs: Any, ours: Any, same_version: bool, at: str = "") -> Iterator[str]:
-    """Places where two contents differ by more than they may; another version of prb may define fewer or other
-    intervals and tests, so only what is counted and in both is compared."""
-    name = at.rpartition(".")[2]
-    if at in FREE or name in FREE or (not same_version and name in FITTED_NAMES):
-        return
-    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-        for key in dict.fromkeys([*theirs, *ours]):
-            if same_version or (key in theirs and key in ours):
-                yield from _differences(theirs.get(key), ours.get(key), same_version, f"{at}.{key}".lstrip("."))
-    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
-        for n, (a, b) in enumerate(zip(theirs, ours, strict=True)):
-            yield from _differences(a, b, same_version, f"{at}[{n}]")
-    elif not _same(theirs, ours, FITTED if name in FITTED_NAMES else COUNTED):
-        was, computed = (shortened(orjson.dumps(value).decode()) for value in (theirs, ours))
-        yield f"{at} is {was}, computed {computed}"
+def _same(a: float | None, b: float | None) -> bool:
+    return a == b if a is None or b is None else math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)

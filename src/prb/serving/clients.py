@@ -78,7 +78,7 @@ def trl_reward(
     **_: Any,
 ) -> list[float | None]:
     """trl's reward function; answers to the same query are sent together, different queries concurrently."""
-    queries = [{"question": _question(p)} for p in prompts] if query is None else query
+    queries = list(map(_without_query, prompts)) if query is None else query
     groups: dict[str, list[int]] = {}
     for position, each in enumerate(queries):
         groups.setdefault(json.dumps(normalize(each)), []).append(position)
@@ -87,7 +87,7 @@ def trl_reward(
     def ask(group: tuple[str, list[int]]) -> None:
         query_text, positions = group
         replies = [completions[position] for position in positions]
-        answers = [reply if isinstance(reply, str) else _content(reply[-1]) for reply in replies]
+        answers = [reply if isinstance(reply, str) else reply[-1]["content"] for reply in replies]
         scores = score(query_text, answers, partial=True, url=url, patience=patience)["scores"]
         for position, reward in zip(positions, scores, strict=True):
             rewards[position] = reward
@@ -98,13 +98,7 @@ def trl_reward(
 
 
 def score(
-    query: Any,
-    answers: Sequence[str],
-    *,
-    partial: bool = False,
-    url: str | None = None,
-    token: str | None = None,
-    patience: float = PATIENCE,
+    query: Any, answers: Sequence[str], *, partial: bool = False, url: str | None = None, patience: float = PATIENCE
 ) -> dict[str, Any]:
     """`POST /v1/score`: the reply, or NoScore."""
     body = json.dumps({"query": normalize(query), "answers": list(answers), "partial": partial}).encode()
@@ -112,8 +106,7 @@ def score(
     headers = {"Content-Type": "application/json"}
     if not address.startswith(("http://", "https://")):
         raise NoScore(f"{address} is not a URL: it must begin with http:// or https://")
-    token = (token or os.environ.get("PRB_SERVE_TOKEN") or "").strip()
-    if token:
+    if token := os.environ.get("PRB_SERVE_TOKEN", "").strip():
         headers["Authorization"] = f"Bearer {token}"
     return _post(Request(address, body, headers), patience)  # noqa: S310 - the user's own setting
 
@@ -163,18 +156,12 @@ def _post(request: Request, patience: float) -> dict[str, Any]:
         attempt = min(attempt + 1, 8)
 
 
-def _question(prompt: Any) -> str:
-    """A prompt as a question: the text itself, the single user turn, or all turns with their roles."""
+def _without_query(prompt: Any) -> dict[str, Any]:
+    """A prompt as a query: text is the question, and of turns the last one."""
     if isinstance(prompt, str):
-        return prompt
-    turns = [turn for turn in prompt if turn["role"] != "system"]
-    if len(turns) == 1:
-        return _content(turns[0])
-    return "\n\n".join(f"{turn['role']}: {_content(turn)}" for turn in turns)
-
-
-def _content(turn: Mapping[str, Any]) -> str:
-    content = turn["content"]
-    if isinstance(content, str):
-        return content
-    return "".join(part["text"] for part in content if part.get("type") == "text")
+        return {"question": prompt}
+    *before, last = prompt
+    return {
+        "question": last["content"],
+        "context": [{"role": turn["role"], "text": turn["content"]} for turn in before],
+    }

@@ -1,15 +1,10 @@
-"""What the reward server and the study app share: listener, token check, body limits, headers, graceful stop."""
+"""What the reward server and the study app share: listener, body limit, headers, graceful stop."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import binascii
-import hmac
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.datastructures import MutableHeaders
@@ -18,8 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prb.errors import BadInput
 
-BODY_SECONDS = 60.0
-"""A body that takes longer is refused: slow clients must not block others."""
 KEEP_ALIVE_SECONDS = 75
 """Longer than the idle timeout of common proxies (60 s), so that the proxy closes first."""
 MAX_HEADERS = 32 * 1024
@@ -47,50 +40,19 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def host_name(host: str) -> str:
-    """The name or address in a Host header, without the port."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def has_token(authorization: bytes, token: bytes | None) -> bool:
-    """`Bearer TOKEN`, or Basic with the token as password, which clients send for URLs like `http://prb:TOKEN@host`."""
-    if token is None:
-        return True
-    kind, _, value = authorization.partition(b" ")
-    if kind.lower() == b"basic":
-        try:
-            value = base64.b64decode(value, validate=True).partition(b":")[2]
-        except binascii.Error:
-            return False
-    elif kind.lower() != b"bearer":
-        return False
-    return hmac.compare_digest(value.strip(), token)
-
-
 class BodyLimit:
-    """Refuses bodies that are too large or too slow. It counts received bytes; a Content-Length proves nothing."""
+    """Refuses bodies that are too large. It counts received bytes; a Content-Length proves nothing."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
         self.app, self.max_bytes = app, max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        size, complete = 0, False
-        deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        size = 0
 
         async def limited() -> Message:
-            nonlocal size, complete
-            if complete:  # the next message is a disconnect
-                return await receive()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(408, "the body did not arrive in time", {"Connection": "close"}) from None
+            nonlocal size
+            message = await receive()
             size += len(message.get("body", b""))
-            complete = not message.get("more_body", False)
             if size > self.max_bytes:
                 reason = f"the body has more than {self.max_bytes} bytes"
                 raise HTTPException(413, reason, {"Connection": "close"})

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +44,6 @@ MODEL_ERROR = "model error"
 """Reason of a failure where the model raised an exception."""
 PATIENCE = 0.1
 """Share of its scoring time that a batch may wait for more answers."""
-CHARS_PER_TOKEN = 4
 MAX_RETRY_SECONDS = 60
 ROOM_POLL = 0.05
 """Seconds between checks of a full queue."""
@@ -75,8 +74,6 @@ class Limits:
 
     batch: int = 256
     """Answers per call of the model."""
-    tokens: int = 65_536
-    """Tokens per call, estimated as characters / 4; what answers share counts once."""
     window: float = 0.01
     """Seconds the first answer waits for others."""
     queue: int = 1024
@@ -115,13 +112,10 @@ def serve(
 ) -> Served:
     """Serve until SIGINT or SIGTERM; `model`, if given, is served under the name `config.model`."""
     try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
+        from prb.serving import http
+        from prb.serving.app import Metrics, Service, make_app
     except ImportError:
         raise MissingExtra("the reward server", "serve") from None
-    from prb.serving import http
-    from prb.serving.app import Metrics, Service, make_app
 
     if model is None:
         MODELS.check(Spec.parse(config.model))
@@ -206,13 +200,11 @@ class Batcher:
         end = time.monotonic() + patience
         while True:
             try:
-                futures = self.submit(asks)
-                break
+                return list(await asyncio.gather(*map(asyncio.wrap_future, self.submit(asks))))
             except Overloaded:
                 if time.monotonic() >= end:
                     raise
             await asyncio.sleep(ROOM_POLL)
-        return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
 
     def submit(self, asks: Sequence[Ask]) -> list[Future[float | Failure]]:
         """Accepts all of them or none."""
@@ -250,7 +242,7 @@ class Batcher:
                     if remaining <= 0:
                         break
                     self._condition.wait(remaining)
-                taken = [self._waiting.pop(number) for number in list(select_batch(self._waiting, self._limits))]
+                taken = [self._waiting.pop(number) for number in select_batch(self._waiting, self._limits.batch)]
                 batch = [waiting for waiting in taken if waiting.future.set_running_or_notify_cancel()]
             if not batch:
                 continue
@@ -267,20 +259,12 @@ class Batcher:
                 waiting.future.set_result(results[waiting.ask])
 
 
-def select_batch(waiting: dict[int, Waiting], limits: Limits) -> Iterator[int]:
-    """Which answers are scored next: query by query, the oldest first, within the limits but at least one."""
+def select_batch(waiting: dict[int, Waiting], size: int) -> list[int]:
+    """Which answers are scored next: query by query, the oldest first."""
     by_query: dict[Query, list[int]] = {}
     for number, entry in waiting.items():
         by_query.setdefault(entry.ask.query, []).append(number)
-    size = tokens = 0
-    for query, numbers in by_query.items():
-        tokens += query_length(query) // CHARS_PER_TOKEN
-        for number in numbers:
-            tokens += len(waiting[number].ask.answer) // CHARS_PER_TOKEN + 1
-            if size and (size == limits.batch or tokens > limits.tokens):
-                return
-            size += 1
-            yield number
+    return [number for numbers in by_query.values() for number in numbers][:size]
 
 
 def query_length(query: Query) -> int:

@@ -1,20 +1,18 @@
 """Whole LLMs as reward models, through trl: `reward-model` trains a head with the Bradley-Terry loss, `dpo` a policy
 whose log-probabilities are the reward (Rafailov et al. 2023, arXiv 2305.18290).
 
-The target folder is the model, as transformers reads it, with a card; its subfolder `training` holds settings, rows,
-checkpoints until training is finished, and the evaluation on held-out users. Not supported: quantized bases, packing,
-trl's other losses. For several GPUs use `accelerate launch -m prb train …`; tested with two CPU processes.
+The target folder is the model, as transformers reads it, with a card; its subfolder `training` holds settings, and
+checkpoints until training is finished. Not supported: quantized bases, packing, trl's other losses. For several GPUs
+use `accelerate launch -m prb train …`; tested with two CPU processes.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,21 +21,19 @@ import huggingface_hub.constants
 import torch
 import transformers
 import trl
+from accelerate import PartialState
 from peft import LoraConfig
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
-from transformers.utils.logging import get_verbosity, set_verbosity
 
 from prb import __version__
-from prb.config import ConditionName, UserConfig
 from prb.data.load import Dataset
 from prb.engine.chat import Chat, Text, common_prefix, fit
 from prb.engine.load import Checkpoint, Loading, load
 from prb.errors import BadInput, PrbError, RunConflict, first_line
 from prb.evaluation.conditions import QueryBuilder
-from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.planners import PLANNERS
 from prb.progress import SILENT, Progress
-from prb.runs import Finished, RunFolder, draft, read_json, write_json, write_lines
+from prb.runs import Finished, RunFolder, read_json, write_json
 from prb.stats.estimate import codes
 from prb.training.config import LORA_ALPHA, FullConfig
 from prb.training.learning import open_training, split_off
@@ -49,53 +45,43 @@ CARD, WORK = "card.json", "training"
 FORMAT = 1
 CURVE = 500
 """Points of the loss curve that a card keeps, at most."""
-VALIDATION_ROWS = 2_000
-"""Held-out rows that are evaluated for the card, at most."""
+LR, LORA_LR = 1e-5, 1e-4
+"""Default peak learning rates."""
+WARMUP = 0.05
+"""Share of the steps in which the learning rate rises; then it falls linearly to 0."""
+SAVE_EVERY = 200
+"""Steps between checkpoints; an interrupted run loses at most this many."""
+CHUNK = 64
+"""Pairs whose plans are inferred together."""
 
 
 def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Finished:
-    """Train or resume; the folder of the finished model, with its card. Of several processes the first one writes, and
-    the others wait for what it writes."""
-    from accelerate import PartialState
-
+    """Train or resume; the folder of the finished model, with its card. Of several processes the first one writes."""
     progress.begin(f"checking {config.dataset}")
     dataset = open_training(config.dataset, config.split, config.limit)
     state, target, folder = PartialState(cpu=config.options.device == "cpu"), config.target, config.target / WORK
-    main, wait = bool(state.is_main_process), state.wait_for_everyone
     with ExitStack() as stack:
-        if main:
+        if state.is_main_process:
             if target.exists() and not folder.exists() and (not target.is_dir() or any(target.iterdir())):
                 raise RunConflict(f"{target} exists and is not a training folder; choose another --out")
             stack.callback(remove_empty, target)
             stack.enter_context(RunFolder(folder, {"train": config.saved(), "data": dataset.fingerprint}))
-        wait()
+        state.wait_for_everyone()
         if (target / CARD).exists():
             progress.note(f"{target} is finished")
         else:
             base = load_base(config)
-            if main:
-                write_rows(config, dataset, Chat(base.tokenizer), base.max_length, folder, progress)
-            wait()
-            trainer = make_trainer(config, base, folder, progress)
-            last = checkpoints(folder)[-1:]
-            trainer.train(resume_from_checkpoint=str(last[0]) if last else None)
+            rows = token_rows(config, dataset, Chat(base.tokenizer), base.max_length, progress)
+            trainer = make_trainer(config, base, rows, progress)
+            trainer.train(resume_from_checkpoint=last_checkpoint(folder))
             save_model(config, trainer)
-            rows = read_json(folder / ABOUT)
-            card = describe(config, dataset, base.fingerprint, rows["counts"], trainer.state.log_history)
-            held = set(rows["held"])
-            card["trained_on"] = TrainedOn.of(item for item in dataset if item.id not in held).as_card()
-            del trainer, base  # the evaluation loads the finished model
-            wait()
-            if main:
-                card["validation"] = validate(config, dataset, rows["held"], progress)
-                write_json(target / CARD, card)
-        wait()
-        if main:  # what only an unfinished run needs: tokens, and checkpoints with the optimizer's state
+            if state.is_main_process:
+                write_json(target / CARD, describe(config, dataset, base.fingerprint, rows, trainer.state.log_history))
+        state.wait_for_everyone()
+        if state.is_main_process:
             for path in folder.glob("checkpoint-*"):
                 shutil.rmtree(path)
-            for name in (FITTED, HELD, "README.md"):
-                (folder / name).unlink(missing_ok=True)
-        wait()
+            (folder / "README.md").unlink(missing_ok=True)  # trl's card of the model
     return Finished(target, read_json(target / CARD))
 
 
@@ -104,87 +90,96 @@ def remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def describe(
-    config: FullConfig, dataset: Dataset, base: str, counts: dict[str, Any], history: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """The card without its validation: data, settings, curves. `history` is what was logged since the first step."""
-    losses = [{"step": entry["step"], "loss": float(entry["loss"])} for entry in history if "loss" in entry]
-    held_out = [entry for entry in history if "eval_loss" in entry]
+# Prompts are tokenized by the code that scores them later: the same queries, the same template, one BOS, oldest posts
+# cut first, answers whole. So a model is evaluated on what it was trained on.
+
+
+class TokenRows(NamedTuple):
+    """Pairs as trl reads them once they are tokenized."""
+
+    fit: list[dict[str, list[int]]]
+    held: list[dict[str, list[int]]]
+    """Of the users who are held out."""
+    held_ids: set[str]
+    counts: dict[str, Any]
+    """How many pairs were fitted, held out, cut, or failed for which reason."""
+
+
+def token_rows(config: FullConfig, dataset: Dataset, chat: Chat, limit: int, progress: Progress) -> TokenRows:
+    _, held = split_off(codes(dataset.index.clusters), config.validation, config.seed)
+    held_users = {dataset.index.users[n] for n in held}
+    rows = TokenRows([], [], set(), {})
+    failed: Counter[str] = Counter()
+    cut = 0
+    progress.begin(f"tokens of {dataset.name}", total=len(dataset))
+    for pair, texts in tokenized(config, dataset, chat, limit):
+        progress.advance()
+        if isinstance(texts, Failure):
+            failed[texts.reason] += 1
+            continue
+        columns = token_columns(config.kind, texts)
+        if pair.user in held_users:
+            rows.held.append(columns)
+            rows.held_ids.add(pair.id)
+        else:
+            rows.fit.append(columns)
+        cut += texts.cut > 0
+    if not rows.fit:
+        raise BadInput(f"{config.dataset}: no pair can be trained on: {dict(failed)}")
+    rows.counts.update(fitted=len(rows.fit), held_out=len(rows.held), cut=cut, failed=dict(failed))
+    return rows
+
+
+class Texts(NamedTuple):
+    """Both answers after the same prompt."""
+
+    chosen: Text
+    rejected: Text
+    cut: int
+    """How many posts did not fit, plus one if the question was cut too."""
+
+
+def tokenized(config: FullConfig, dataset: Dataset, chat: Chat, limit: int) -> Iterator[tuple[Pair, Texts | Failure]]:
+    """Every pair as tokens of the query that an evaluation would make of it."""
+    builder = QueryBuilder.of(config, dataset, PLANNERS.make(config.planner), reader=None, seed=config.seed)
+    for chunk in chunks((item for item in dataset if isinstance(item, Pair)), CHUNK):
+        plans = builder.plans(chunk) if config.condition == "plan" else {}
+        for pair in chunk:
+            built = builder.build(pair, config.condition, plans.get(pair.id))
+            if isinstance(built, Failure):
+                yield pair, built
+                continue
+            answers = pair.contrast
+            fitted = fit(built.query, lambda q: max(len(text.ids) for text in chat.texts(q, answers)) <= limit)  # noqa: B023
+            if isinstance(fitted, Failure):
+                yield pair, fitted
+                continue
+            chosen, rejected = chat.texts(fitted[0], answers)
+            yield pair, Texts(chosen, rejected, cut=fitted[1])
+
+
+def token_columns(method: str, texts: Texts) -> dict[str, list[int]]:
+    """DPO gets exactly the tokens whose log-probabilities `implicit` adds up later: the answer's own."""
+    chosen, rejected = texts.chosen, texts.rejected
+    if method == "reward-model":
+        return {"chosen_ids": list(chosen.ids), "rejected_ids": list(rejected.ids)}
+    shared = min(common_prefix([chosen.ids, rejected.ids]), chosen.start, rejected.start)
     return {
-        "format": FORMAT,
-        "prb": __version__,
-        "method": config.method,
-        "model": config.model_spec,
-        "base": config.base,
-        "base_fingerprint": base,
-        "data": {
-            "name": dataset.name,
-            "fingerprint": dataset.fingerprint,
-            "split": dataset.split,
-            "rows": len(dataset),
-            "users": len(set(dataset.index.users)),
-            **counts,
-        },
-        "train": config.saved(),
-        "seed": config.seed,
-        "steps": losses[-1]["step"] if losses else 0,
-        "curve": losses[:: 1 + len(losses) // CURVE],
-        "held_out": [{"step": entry["step"], "loss": float(entry["eval_loss"])} for entry in held_out],
+        "prompt_ids": list(chosen.ids[:shared]),
+        "chosen_ids": list(chosen.ids[shared : chosen.end]),
+        "rejected_ids": list(rejected.ids[shared : rejected.end]),
     }
 
 
-def validate(config: FullConfig, dataset: Dataset, held: list[str], progress: Progress) -> dict[str, Any] | None:
-    """An evaluation of the finished model on the held-out users: without history, with theirs, with a donor's."""
-    if not held:
-        return None
-    from prb.evaluation.run import evaluate
-
-    rows, folder = config.target / WORK / "held.jsonl", config.target / WORK / "validation"
-    copy_rows(dataset, set(held[:VALIDATION_ROWS]), rows)
-    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that did not finish
-    conditions: tuple[ConditionName, ...] = ("none", config.condition, "shuffled")
-    settings = EvaluateConfig(
-        model=(config.model_spec,),
-        condition=tuple(dict.fromkeys(conditions)),
-        dataset=str(rows),
-        **{field.name: getattr(config, field.name) for field in fields(UserConfig)},
-        seed=config.seed,
-        out=folder,
-    )
-    return evaluate(settings, progress=progress).summary
-
-
-def copy_rows(dataset: Dataset, ids: set[str], target: Path) -> None:
-    """These rows without their split (held-out rows of `train` are a test set of their own), and without the link to
-    a twin that is not among them."""
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for row in dataset.source.rows():
-            if isinstance(row.data, dict) and str(row.data.get("id")) in ids:
-                drop = {"split"} if str(row.data.get("mirror")) in ids else {"split", "mirror"}
-                yield {key: value for key, value in row.data.items() if key not in drop}
-
-    write_lines(target, rows())
-
-
-LR, LORA_LR = 1e-5, 1e-4
-"""Default peak learning rates."""
-WARMUP = 0.05
-"""Share of the steps in which the learning rate rises; then it falls linearly to 0."""
-SAVE_EVERY = 200
-"""Steps between checkpoints; an interrupted run loses at most this many."""
-
-
 def load_base(config: FullConfig) -> Checkpoint:
-    """What training starts from; `max_length` is the longest input in tokens."""
-    verbosity = get_verbosity()
-    set_verbosity(logging.ERROR)  # it warns that a fresh head is fresh
+    """What training starts from."""
     transformers.set_seed(config.seed)  # transformers draws a fresh head from the global state
     options = config.options
     loading = Loading(
         revision=options.revision,
         dtype="bf16" if options.dtype == "bf16" else "fp32",
         device="cpu",  # the trainer moves it
+        max_length=options.max_length,
         trust_remote_code=options.trust_remote_code,
     )
     try:
@@ -193,13 +188,10 @@ def load_base(config: FullConfig) -> Checkpoint:
         else:
             base = load(config.source, "classifier", loading, fresh_head=True, num_labels=1)
     except RuntimeError as error:  # weights of another shape, such as a head of several logits
-        reason = first_line(error)
-        raise BadInput(f"cannot load {config.source!r} for {config.method}: {reason}") from None
-    finally:
-        set_verbosity(verbosity)
+        raise BadInput(f"cannot load {config.source!r} for {config.method}: {first_line(error)}") from None
     if base.tokenizer.pad_token is None and base.tokenizer.eos_token is None:
         raise BadInput(f"{config.source}: its tokenizer has neither a padding nor an end token")
-    return replace(base, max_length=min(base.max_length, options.max_length or base.max_length))
+    return base
 
 
 class TokenDPOTrainer(trl.DPOTrainer):  # type: ignore[name-defined, misc]
@@ -209,19 +201,41 @@ class TokenDPOTrainer(trl.DPOTrainer):  # type: ignore[name-defined, misc]
         return dataset
 
 
-def make_trainer(config: FullConfig, base: Checkpoint, folder: Path, progress: Progress) -> Any:
+def make_trainer(config: FullConfig, base: Checkpoint, rows: TokenRows, progress: Progress) -> Any:
     huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # trl reports every trainer that is made
-    held = datasets.Dataset.from_file(str(folder / HELD))
-    settings = _arguments(config, folder, evaluated=bool(len(held)))
-    adapter = None
-    if config.lora:
-        adapter = LoraConfig(
-            task_type="SEQ_CLS" if config.kind == "reward-model" else "CAUSAL_LM",
-            r=config.lora,
-            lora_alpha=LORA_ALPHA * config.lora,
-            lora_dropout=0.0,
-            target_modules="all-linear",
-        )
+    on_gpu = config.options.device == "auto" and torch.cuda.is_available()
+    renamed = "activation_checkpointing" in transformers.TrainingArguments.__dataclass_fields__  # transformers 5.23
+    settings: dict[str, Any] = {
+        "output_dir": str(config.target / WORK),
+        "num_train_epochs": config.epochs,
+        "learning_rate": config.lr or (LORA_LR if config.lora else LR),
+        "lr_scheduler_type": "linear",
+        "warmup_steps": WARMUP,
+        "per_device_train_batch_size": config.batch,
+        "per_device_eval_batch_size": config.batch,
+        "gradient_accumulation_steps": config.accumulate,
+        "activation_checkpointing" if renamed else "gradient_checkpointing": on_gpu,
+        "bf16": on_gpu and config.options.dtype != "fp32",
+        "use_cpu": config.options.device == "cpu",
+        "dataloader_pin_memory": on_gpu,
+        "max_length": None,  # rows are cut by us, so that no answer is
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # it would show the last finite loss in place of a NaN
+        "eval_strategy": "epoch" if rows.held else "no",
+        "save_steps": SAVE_EVERY,
+        "save_total_limit": 2,
+        "report_to": [],
+        "disable_tqdm": True,
+        "seed": config.seed,
+        "data_seed": config.seed,
+    }
+    adapter = LoraConfig(
+        task_type="SEQ_CLS" if config.kind == "reward-model" else "CAUSAL_LM",
+        r=config.lora,
+        lora_alpha=LORA_ALPHA * config.lora,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+    )
     library: Any = trl
     try:
         if config.kind == "reward-model":
@@ -231,46 +245,16 @@ def make_trainer(config: FullConfig, base: Checkpoint, folder: Path, progress: P
         trainer = make(
             model=base.model,
             args=arguments,
-            train_dataset=datasets.Dataset.from_file(str(folder / FITTED)),
-            eval_dataset=held if len(held) else None,
+            train_dataset=datasets.Dataset.from_list(rows.fit),
+            eval_dataset=datasets.Dataset.from_list(rows.held) if rows.held else None,
             processing_class=base.tokenizer,
-            peft_config=adapter,
+            peft_config=adapter if config.lora else None,
             callbacks=[Watch(progress)],
         )
     except ValueError as error:  # settings that trl or accelerate refuse, such as several GPUs without a launcher
         raise BadInput(str(error)) from None
     trainer.remove_callback(PrinterCallback)
     return trainer
-
-
-def _arguments(config: FullConfig, folder: Path, *, evaluated: bool) -> dict[str, Any]:
-    device, dtype = config.options.device, config.options.dtype
-    on_gpu = device == "auto" and torch.cuda.is_available()
-    renamed = "activation_checkpointing" in transformers.TrainingArguments.__dataclass_fields__  # transformers 5.23
-    return {
-        "output_dir": str(folder),
-        "num_train_epochs": config.epochs,
-        "learning_rate": config.lr or (LORA_LR if config.lora else LR),
-        "lr_scheduler_type": "linear",
-        "warmup_steps": WARMUP,
-        "per_device_train_batch_size": config.batch,
-        "per_device_eval_batch_size": config.batch,
-        "gradient_accumulation_steps": config.accumulate,
-        "activation_checkpointing" if renamed else "gradient_checkpointing": on_gpu,
-        "bf16": on_gpu and dtype != "fp32",
-        "use_cpu": device == "cpu",
-        "dataloader_pin_memory": on_gpu,
-        "max_length": None,  # rows are cut by us, so that no answer is
-        "logging_steps": 1,
-        "logging_nan_inf_filter": False,  # it would show the last finite loss in place of a NaN
-        "eval_strategy": "epoch" if evaluated else "no",
-        "save_steps": SAVE_EVERY,
-        "save_total_limit": 2,
-        "report_to": [],
-        "disable_tqdm": True,
-        "seed": config.seed,
-        "data_seed": config.seed,
-    }
 
 
 class Watch(TrainerCallback):
@@ -290,19 +274,12 @@ class Watch(TrainerCallback):
             value = (logs or {}).get(name)
             if value is not None and not math.isfinite(float(value)):
                 raise PrbError(f"{name} is {value} at step {state.global_step}: lower --lr, or train in fp32")
-        if logs and "loss" in logs:
-            self._progress.status(f"loss {float(logs['loss']):.3f}")
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Complete ones, oldest first: the last file of a checkpoint to be written is its `trainer_state.json`."""
-    complete = []
-    for path in folder.glob("checkpoint-*"):
-        try:
-            complete += [path] if read_json(path / "trainer_state.json") else []
-        except BadInput:
-            continue
-    return sorted(complete, key=lambda path: int(path.name.rpartition("-")[2]))
+def last_checkpoint(folder: Path) -> str | None:
+    """The last complete one: its `trainer_state.json` is written after all other files."""
+    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
 
 
 def save_model(config: FullConfig, trainer: Any) -> None:
@@ -318,89 +295,30 @@ def save_model(config: FullConfig, trainer: Any) -> None:
             make_readable(saved)
 
 
-# Pairs as tokens, on disk: what trl trains on. Prompts are tokenized by the code that scores them later: the same
-# queries, the same template, one BOS, oldest posts cut first, answers whole. So a model is evaluated on what it was
-# trained on.
-
-FITTED, HELD, ABOUT = "fit.arrow", "held.arrow", "rows.json"
-COLUMNS = {"reward-model": ("chosen_ids", "rejected_ids"), "dpo": ("prompt_ids", "chosen_ids", "rejected_ids")}
-"""What trl reads of a row that is already tokenized."""
-CHUNK = 64
-"""Pairs whose plans are inferred and whose tokens are written together."""
-
-
-class Texts(NamedTuple):
-    """Both answers after the same prompt."""
-
-    chosen: Text
-    rejected: Text
-    cut: int
-    """How many posts did not fit, plus one if the question was cut too."""
-
-
-def write_rows(config: FullConfig, dataset: Dataset, chat: Chat, limit: int, folder: Path, progress: Progress) -> None:
-    """Tokens of the rows to fit on and of the rows of held-out users; a resumed run finds them there."""
-    if (folder / ABOUT).exists():
-        return
-    import pyarrow as pa
-
-    held = set(split_off(codes(dataset.index.clusters), config.validation, config.seed)[1].tolist())
-    failed: Counter[str] = Counter()
-    held_ids, cut, written = [], 0, Counter({FITTED: 0, HELD: 0})
-    schema = pa.schema([(name, pa.list_(pa.int32())) for name in COLUMNS[config.kind]])
-    progress.begin(f"tokens of {dataset.name}", total=len(dataset))
-    with ExitStack() as stack:  # Arrow files, since `datasets` memory-maps them, whatever their size
-        drafts = {name: stack.enter_context(draft(folder / name)) for name in written}
-        tables = {name: stack.enter_context(pa.ipc.new_stream(str(path), schema)) for name, path in drafts.items()}
-        pairs = enumerate(tokenized(config, dataset, chat, limit))
-        for batch in chunks(pairs, CHUNK):
-            rows: dict[str, list[dict[str, list[int]]]] = {FITTED: [], HELD: []}
-            for position, (pair, texts) in batch:
-                if isinstance(texts, Failure):
-                    failed[texts.reason] += 1
-                    continue
-                rows[HELD if position in held else FITTED].append(token_columns(config.kind, texts))
-                held_ids += [pair.id] if position in held else []
-                cut += texts.cut > 0
-            for name, table in tables.items():
-                table.write_table(pa.Table.from_pylist(rows[name], schema=schema))
-                written[name] += len(rows[name])
-            progress.advance(len(batch))
-        if not written[FITTED]:
-            raise BadInput(f"{config.dataset}: no pair can be trained on: {dict(failed)}")
-    counts = {"fitted": written[FITTED], "held_out": written[HELD], "cut": cut, "failed": dict(failed)}
-    write_json(folder / ABOUT, {"counts": counts, "held": held_ids})  # last: its presence means the rows are there
-
-
-def tokenized(config: FullConfig, dataset: Dataset, chat: Chat, limit: int) -> Iterator[tuple[Pair, Texts | Failure]]:
-    """Every pair as tokens of the query that an evaluation would make of it."""
-    builder = QueryBuilder.of(config, dataset, PLANNERS.make(config.planner), reader=None, seed=config.seed)
-    stream = (item for item in dataset if isinstance(item, Pair))
-    for chunk in chunks(stream, CHUNK):
-        plans = builder.plans(chunk) if config.condition == "plan" else {}
-        for pair in chunk:
-            built = builder.build(pair, config.condition, plans.get(pair.id))
-            if isinstance(built, Failure):
-                yield pair, built
-                continue
-            answers = pair.contrast
-            # what is too long loses its oldest posts first; an answer is never cut
-            fitted = fit(built.query, lambda q: max(len(text.ids) for text in chat.texts(q, answers)) <= limit)  # noqa: B023
-            if isinstance(fitted, Failure):
-                yield pair, fitted
-                continue
-            chosen, rejected = chat.texts(fitted[0], answers)
-            yield pair, Texts(chosen, rejected, cut=fitted[1])
-
-
-def token_columns(method: str, texts: Texts) -> dict[str, list[int]]:
-    """DPO gets exactly the tokens whose log-probabilities `implicit` adds up later: the answer's own."""
-    chosen, rejected = texts.chosen, texts.rejected
-    if method == "reward-model":
-        return {"chosen_ids": list(chosen.ids), "rejected_ids": list(rejected.ids)}
-    shared = min(common_prefix([chosen.ids, rejected.ids]), chosen.start, rejected.start)
+def describe(
+    config: FullConfig, dataset: Dataset, base: str, rows: TokenRows, history: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The card. `history` is what was logged since the first step."""
+    losses = [{"step": entry["step"], "loss": float(entry["loss"])} for entry in history if "loss" in entry]
+    held_out = [entry for entry in history if "eval_loss" in entry]
     return {
-        "prompt_ids": list(chosen.ids[:shared]),
-        "chosen_ids": list(chosen.ids[shared : chosen.end]),
-        "rejected_ids": list(rejected.ids[shared : rejected.end]),
+        "format": FORMAT,
+        "prb": __version__,
+        "method": config.method,
+        "model": config.model_spec,
+        "base": config.base,
+        "base_fingerprint": base,
+        "data": {
+            "name": dataset.name,
+            "fingerprint": dataset.fingerprint,
+            "split": dataset.split,
+            "rows": len(dataset),
+            "users": len(set(dataset.index.users)),
+            **rows.counts,
+        },
+        "train": config.saved(),
+        "seed": config.seed,
+        "trained_on": TrainedOn.of(item for item in dataset if item.id not in rows.held_ids).as_card(),
+        "curve": losses[:: 1 + len(losses) // CURVE],
+        "held_out": [{"step": entry["step"], "loss": float(entry["eval_loss"])} for entry in held_out],
     }

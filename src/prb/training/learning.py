@@ -219,7 +219,6 @@ class Epoch:
     loss: float
     held_loss: float | None = None
     """On held-out users, if there are any."""
-    held_accuracy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -344,8 +343,7 @@ class Training:
         now = {name: value.detach().clone() for name, value in self.params.items()}
         if len(held):
             margins, _ = held_out_margins(self.head(now), self.examples, held[:VALIDATION_ROWS])
-            loss = float(np.logaddexp(0, -margins).mean())
-            done = replace(done, held_loss=loss, held_accuracy=float(credits_of(margins).mean()))
+            done = replace(done, held_loss=float(np.logaddexp(0, -margins).mean()))
         lowest = min((epoch.held_loss for epoch in self.curve if epoch.held_loss is not None), default=np.inf)
         if done.held_loss is None or done.held_loss < lowest:
             self.best, self.kept = number + 1, now

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import compress, product
 from pathlib import Path
@@ -34,7 +33,7 @@ from prb.models.personal.head import CARD, Head, Personal, infer_codes, read_car
 from prb.models.personal.methods import METHODS, Matcher
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import Finished, RunFolder, remove, write_json
+from prb.runs import Finished, RunFolder, remove
 from prb.stats.estimate import share
 from prb.stats.paired import Difference, difference
 from prb.training.config import CHECKPOINT, LORA_ALPHA, FullConfig, TrainConfig
@@ -59,7 +58,7 @@ from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
 from prb.weights import make_readable
 from prb.work import chunks
 
-SWEEP, ADAPTER = "sweep.json", "adapter"
+ADAPTER = "adapter"
 CONDITIONS: tuple[ConditionName, ...] = ("none", "profile", "shuffled")
 VALIDATION_ROWS = 2_000
 """Held-out rows that are scored under every condition for the card, at most."""
@@ -156,8 +155,7 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
     spec, tried = config.method, None
     learning = Learning(epochs=config.epochs, seed=config.seed)
     if config.sweep:
-        kept = config.target / SWEEP
-        tried = sweep(spec, examples, rows, learning, kept=kept, progress=progress)
+        tried = sweep(spec, examples, rows, learning, progress=progress)
         best = tried[0]
         spec, learning = best.method, replace(learning, l2=best.l2, epochs=max(1, best.epochs))
         fit, held = rows, rows[:0]  # the folds have chosen the settings; no user needs to be held out any more
@@ -260,34 +258,17 @@ def candidates(spec: str, learning: Learning) -> Iterator[tuple[str, Learning]]:
             yield str(Spec(parsed.name, options)), replace(learning, l2=l2)
 
 
-def sweep(
-    spec: str,
-    examples: Examples,
-    rows: Ints,
-    learning: Learning,
-    *,
-    kept: Path | None = None,
-    progress: Progress = SILENT,
-) -> list[Tried]:
-    """All candidates, the best first: by held-out accuracy, then by held-out loss. `kept` survives an interruption.
+def sweep(spec: str, examples: Examples, rows: Ints, learning: Learning, *, progress: Progress = SILENT) -> list[Tried]:
+    """All candidates, the best first: by held-out accuracy, then by held-out loss.
 
     Settings are chosen by cross-validation over the training users and by nothing else.
     """
-    todo = list(candidates(spec, learning))
-    done: dict[tuple[str, float], Tried] = {}
-    if kept and kept.exists():
-        with suppress(msgspec.DecodeError):  # a file that cannot be read is tried again
-            before = msgspec.json.decode(kept.read_bytes(), type=list[Tried])
-            done = {(tried.method, tried.l2): tried for tried in before}
-    progress.begin(f"cross-validating {len(todo)} settings", total=len(todo), done=len(done))
+    todo, tried = list(candidates(spec, learning)), []
+    progress.begin(f"cross-validating {len(todo)} settings", total=len(todo))
     for candidate, setting in todo:
-        if (candidate, setting.l2) in done:
-            continue
-        done[candidate, setting.l2] = cross_validate(candidate, examples, rows, setting)
-        if kept:
-            write_json(kept, list(done.values()))
+        tried.append(cross_validate(candidate, examples, rows, setting))
         progress.advance()
-    return sorted(done.values(), key=lambda tried: (-(tried.accuracy.value or 0), tried.loss or 0))
+    return sorted(tried, key=lambda each: (-(each.accuracy.value or 0), each.loss or 0))
 
 
 def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning) -> Tried:

@@ -10,12 +10,13 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from prb.data.check import LONG_HISTORY
 from prb.text.encoders import ENCODERS
 from prb.text.pii import find
 from prb.text.words import NEAR_DUPLICATE, SharedWording, is_list, near_duplicates, reading_grade, words
 from prb.types import NO_EVIDENCE, RESTRAINT, Pair
 
+LONG_HISTORY = 30
+"""Posts of a user from which on a history is called long."""
 WORDS = {"question": (8, 25), "narrative": (40, 80)}
 ANSWER_WORDS = (70, 100)
 ASPECTS = 3

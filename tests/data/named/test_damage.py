@@ -41,9 +41,7 @@ def lines(folder: Path, *rows: Any, name: str = "set.jsonl") -> Path:
 
 
 def lampqa_sample(folder: Path, change: Change) -> str:
-    path = lampqa.publish(folder, {**lampqa.ROW, "id": "0_2_1"}, changed(lampqa.ROW, change))
-    answers = lines(folder, *lampqa.graded("0_2_7", 1, 0), name="graded.jsonl")
-    return f"lampqa?path={path}&answers={answers}"
+    return f"lampqa?path={lampqa.publish(folder, {**lampqa.ROW, 'id': '0_2_1'}, changed(lampqa.ROW, change))}"
 
 
 def alignx_sample(folder: Path, change: Change) -> str:
@@ -129,13 +127,13 @@ DAMAGED: list[tuple[str, str, Change, str]] = [
     ("coval", SET, assessed("A>B"), "`metadata.assessments.0` must be an object, not text"),
     ("global-dialogues-preferences", "GD9_preference.csv:3", {"Vote": "C"}, "`Vote` is 'C'; known are"),
     ("lampqa", FOLDER, {"id": None}, "`id` is missing"),
-    ("lampqa", FOLDER, {"question": " "}, "`question` is empty"),
+    ("lampqa", FOLDER, {"profile": "I like tea."}, "`profile` must be a list of objects with `text`"),
     ("personalllm", SET, {"prompt": None}, "`prompt` is missing"),
     ("personalllm", SET, {"response_3_gemma_2b": "high"}, "`response_3_gemma_2b` must be a number"),
     ("personalllm", SET, {"response_3_gemma_2b": None}, "`response_3_gemma_2b` is missing"),
     ("personalllm", SET, {f"response_{r}": "" for r in range(1, 8)}, "`response_1` … `response_8` must hold at least"),
     ("personalrewardbench", SET, {"user_id": None}, "`user_id` is missing"),
-    ("personalrewardbench", SET, {"context": []}, "`context` must be a list of messages"),
+    ("personalrewardbench", SET, {"context": []}, "`context` is empty"),
     ("personalrewardbench", SET, {"chosen": "text"}, "`chosen.content` is missing"),
     ("personalrewardbench", SET, {"rejected": {"role": "model", "content": " "}}, "`rejected.content` is empty"),
     ("personalrewardbench", SET, {"split": "holdout"}, "`split` must be 'train', 'val', 'validation' or 'test', not"),
@@ -146,7 +144,7 @@ DAMAGED: list[tuple[str, str, Change, str]] = [
     ("personamem", QUESTIONS, {"end_index_in_shared_context": "x"}, "`end_index_in_shared_context` must"),
     ("personamem 2", BENCHMARK, {"chat_history_32k_link": "lost.json"}, "`chat_history_32k_link` 'lost.json' d"),
     ("personamem 2", BENCHMARK, {"incorrect_answers": ""}, "`incorrect_answers` is missing"),
-    ("personamem 2", BENCHMARK, {"user_query": "{}"}, "`user_query.0.content` must be text"),
+    ("personamem 2", BENCHMARK, {"user_query": "{}"}, "`user_query.0.content` is missing"),
     ("prefeval", "food.json:2", {"options": {"classification_task_options": ["One."]}}, "`classification_task_option"),
     ("prefeval", "food.json:2", {"options": {"classification_task_options": None}}, "`classification_task_options` is"),
     ("prefeval", "food.json:2", {"options": {"preference": ""}}, "`preference` is empty"),
@@ -158,7 +156,7 @@ DAMAGED: list[tuple[str, str, Change, str]] = [
     ("prism", "conversations.jsonl:2", {"conversation_history": OWL}, "`conversation_history.0.role` must be 'user'"),
     ("prism", "conversations.jsonl:2", LATE, "`conversation_history.1.turn` must be an integer, not text"),
     ("votes on items", SET, {"vote": "maybe"}, "`vote` is 'maybe'; known are agree"),
-    ("votes on items", SET, {"vote": 4}, "`vote` is 4; ratings need threshold="),
+    ("votes on items", SET, {"vote": 4}, "`vote` is 4; known are agree"),
     ("votes on items", SET, {"item": " "}, "`item` is empty"),
     ("votes", SET, {"choice": "C"}, "`choice` is 'C'; an answer is called a, b, 0, 1"),
     ("votes", SET, {"answers": ["x"]}, "`answers` must hold at least two answers"),

@@ -10,7 +10,7 @@ import pytest
 
 from prb.data.check import CATEGORIES, check, describe
 from prb.data.load import load_pairs
-from prb.data.named.mirror import read_bank, review_figures
+from prb.data.named.mirror import read_bank
 from prb.data.source import open_source
 from prb.errors import BadSpec
 from prb.types import Pair
@@ -34,12 +34,6 @@ def test_it_breaks_no_rule_and_gives_no_warning() -> None:
     everything = load_pairs("mirror", split="all")
     assert [(pair.id, rule) for pair in everything for rule in row_rules(pair)] == []
     assert list(set_rules(everything)) == []
-
-
-def test_the_figures_of_the_review_are_those_of_the_file() -> None:
-    figures = review_figures(rows())
-    assert figures["solved_final_round"]["all"].endswith("/384")
-    assert figures["quality_gap_latest"]["mean"] < figures["quality_gap_first_round"]["mean"]
 
 
 # --- hard ---

@@ -79,12 +79,6 @@ def test_the_right_option_meets_the_others_and_the_chat_up_to_then_is_the_histor
     assert [post["text"] for post in other["profile"]][2:] == ["I moved to Oslo."]
 
 
-def test_the_chat_can_be_the_context_instead(tmp_path: Path) -> None:
-    row, _ = read(f"personamem?path={first(tmp_path)}&chat=context")
-    assert row["profile"] == []
-    assert row["context"] == [{"role": m["role"], "text": m["content"]} for m in CHAT[:2]]
-
-
 def test_the_real_questions_load(shared_data: Path) -> None:
     rows = read(f"personamem?path={shared_data / 'formats' / 'personamem_v1'}")
     assert len(rows) == 8

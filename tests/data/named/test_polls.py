@@ -14,8 +14,8 @@ import pytest
 from prb.data.check import check
 from prb.data.load import load
 from prb.data.source import open_source
-from prb.data.votes import ASKED, draw_pairs, draw_twins, retest, user_split
-from prb.errors import BadInput, BadSpec, PrbError
+from prb.data.votes import ASKED, draw_pairs, draw_twins, user_split
+from prb.errors import BadInput, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from tests.data.named.reading import Row, read
@@ -44,19 +44,9 @@ WORDS = {"+": "agree", "-": "Disagree", "0": "pass"}
 # rows
 
 
-@pytest.mark.parametrize(
-    ("values", "options"),
-    [
-        (WORDS, ""),
-        ({"+": 1, "-": -1, "0": 0}, ""),
-        ({"+": "like", "-": "dislike", "0": "skip"}, ""),
-        ({"+": 5, "-": 1.5, "0": 3}, "&threshold=3"),
-    ],
-)
-def test_an_item_agreed_with_is_chosen_over_one_disagreed_with(
-    write_jsonl: Write, values: dict[str, Any], options: str
-) -> None:
-    rows = read(f"votes?path={write_jsonl(long_table(VOTES, values))}&item=item&{FEW}{options}")
+@pytest.mark.parametrize("values", [WORDS, {"+": 1, "-": -1.0, "0": 0}, {"+": "like", "-": "dislike", "0": "skip"}])
+def test_an_item_agreed_with_is_chosen_over_one_disagreed_with(write_jsonl: Write, values: dict[str, Any]) -> None:
+    rows = read(f"votes?path={write_jsonl(long_table(VOTES, values))}&item=item&{FEW}")
     assert {(row["user"], row["chosen"], row["rejected"]) for row in rows} == {
         ("ann", "Item 0.", "Item 1."),
         ("ann", "Item 2.", "Item 1."),
@@ -66,13 +56,6 @@ def test_an_item_agreed_with_is_chosen_over_one_disagreed_with(
     first = next(row for row in rows if (row["user"], row["chosen"]) == ("ann", "Item 0."))
     assert first["profile"] == [{"id": "1-2", "category": "agreed", "text": "Agreed: Item 2."}]
     assert "choices" not in first  # nothing is left that ann disagreed with
-
-
-def test_a_wide_table_has_a_column_per_item(tmp_path: Path, write_jsonl: Write) -> None:
-    path = tmp_path / "wide.csv"
-    path.write_text("who,Item 0.,Item 1.,Item 2.\nann,1,-1,1\nbob,-1,1,0\ncat,1,-1,\n")
-    wide = read(f"votes?path={path}&user=who&items=Item*&{FEW}")
-    assert wide == read(f"votes?path={write_jsonl(long_table(VOTES, WORDS))}&item=item&{FEW}")
 
 
 def test_the_history_is_the_users_other_votes_as_posts_and_as_choices(write_jsonl: Write) -> None:
@@ -95,34 +78,6 @@ def test_items_of_different_topics_are_never_paired_but_are_each_others_history(
     assert sorted((row["question"], row["chosen"]) for row in rows) == [("Milk?", "Item 1."), ("Tea?", "Item 0.")]
     assert len({row["id"] for row in rows}) == 2
     assert {len(row["profile"]) for row in rows} == {2}
-
-
-def test_with_order_time_the_history_is_what_was_voted_before(write_jsonl: Write) -> None:
-    table = [
-        {"user": "ann", "item": f"Item {n}.", "vote": "agree" if n % 2 else "disagree", "when": f"2026-01-{9 - n:02}"}
-        for n in range(8)  # the last item was voted on first
-    ]
-    rows = read(f"votes?path={write_jsonl(table)}&item=item&time=when&order=time")
-    assert {row["chosen"] for row in rows} | {row["rejected"] for row in rows} == {f"Item {n}." for n in range(4)}
-    for row in rows:
-        earlier = max(int(row[side][5]) for side in ("chosen", "rejected"))
-        assert [post["id"] for post in row["profile"]] == [f"1-{n}" for n in range(7, earlier, -1)]
-    with pytest.raises(BadInput, match="order=time needs the times of votes"):
-        list(open_source(f"votes?path={write_jsonl(table)}&item=item&order=time").rows())
-
-
-def test_a_user_who_contradicts_themselves_has_no_vote_there_and_the_noise_is_measured(write_jsonl: Write) -> None:
-    table = [*long_table(VOTES, WORDS), *long_table({"ann": "- +"}, WORDS), *long_table({"bob": " + "}, WORDS)]
-    spec = f"votes?path={write_jsonl(table)}&item=item&{FEW}"
-    assert {row["chosen"] for row in read(spec) if row["user"] == "ann"} == {"Item 2."}
-    assert retest(open_source(spec)) == {"agreement": 2 / 3, "n": 3}
-
-
-def test_options_of_lists_and_of_items_cannot_be_combined(write_jsonl: Write) -> None:
-    with pytest.raises(BadSpec, match="item and ranking cannot be combined"):
-        open_source(f"votes?path={write_jsonl([])}&item=a&ranking=b")
-    with pytest.raises(BadSpec, match="items and choice cannot be combined"):
-        open_source(f"votes?path={write_jsonl([])}&items=a&choice=b")
 
 
 # who is drawn
@@ -237,17 +192,6 @@ def test_twins_of_a_conversation_are_clean_crossed_and_blind_models_have_half(tm
     assert result(summary, "profile", "lexical")["accuracy"]["low"] is not None
 
 
-def test_the_times_of_a_conversation_come_from_its_list_of_votes(tmp_path: Path) -> None:
-    folder = conversation(tmp_path / "tea", two_camps(4, items=8))
-    with pytest.raises(BadInput, match="tea has none"):
-        read(f"polis?path={folder}&order=time")
-    lines = [f"{100 * u + 9 - i},{i},{u},1" for u in range(4) for i in range(8)]
-    (folder / "votes.csv").write_text("\n".join(["timestamp,comment-id,voter-id,vote", *lines]))
-    for row in read(f"polis?path={folder}&order=time"):
-        latest = max(row["chosen"], row["rejected"])  # of the two, the one with the higher number came first
-        assert all(post["text"].partition(": ")[2] > latest for post in row["profile"])
-
-
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
@@ -280,7 +224,7 @@ def harms(folder: Path) -> Path:
     return folder
 
 
-def test_ratings_of_harm_become_pairs_or_ratings(tmp_path: Path) -> None:
+def test_ratings_of_harm_become_pairs(tmp_path: Path) -> None:
     rows = read(f"pluriharms?path={harms(tmp_path)}")
     assert {row["question"] for row in rows} == {"Which of these requests to an AI assistant is harmful?"}
     row = next(row for row in rows if row["user"] == "pluriharms-0")
@@ -288,16 +232,6 @@ def test_ratings_of_harm_become_pairs_or_ratings(tmp_path: Path) -> None:
     assert [post["text"] for post in row["profile"][:2]] == ["gender: Woman", "age: 00"]
     value = {f"Request {n + 1}.": 29 * n % 101 for n in range(12)}
     assert value[row["chosen"]] > 50 > value[row["rejected"]]
-    ratings = read(f"pluriharms?path={tmp_path}&rows=ratings&per_user=3&order=time")
-    assert set(Counter(row["user"] for row in ratings).values()) == {3}
-    first = next(row for row in ratings if row["user"] == "pluriharms-0")
-    number = int(first["answer"].split()[1][:-1])
-    assert first["rating"] == pytest.approx(value[first["answer"]] / 100)
-    shown = [f"Rated {value[f'Request {n}.']} of 100: Request {n}." for n in range(2, number)]
-    assert [post["text"] for post in first["profile"][2:]] == shown
-    assert len(load(f"pluriharms?path={tmp_path}&rows=ratings", task="ratings", split="all")) > 60
-    with pytest.raises(BadSpec, match="ratings have no mirror pairs"):
-        open_source(f"pluriharms?path={tmp_path}&rows=ratings&mirror=true")
 
 
 def dialogue(folder: Path, name: str = "GD9") -> Path:
@@ -332,8 +266,6 @@ def test_a_dialogue_has_a_poll_per_question_and_a_history_over_all(tmp_path: Pat
     assert all(row["user"].startswith("GD9-p") for row in rows)
     elsewhere = [{post["text"].split()[-1][0] for post in row["profile"][2:]} for row in rows]
     assert all(len(questions) >= 3 for questions in elsewhere)
-    timed = read(f"global-dialogues?path={tmp_path}&order=time")
-    assert {row["question"][-2] for row in timed} <= {"1", "2", "3"}
     with pytest.raises(BadInput, match="holds no file GD<N>_binary"):
         open_source(f"global-dialogues?path={harms(tmp_path / 'other')}")
 

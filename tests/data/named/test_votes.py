@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import combinations
@@ -16,7 +15,7 @@ from prb.data.load import load
 from prb.data.source import MemorySource, open_source
 from prb.data.votes import retest
 from prb.errors import BadInput, BadSpec
-from tests.data.named.reading import Row, problems, read
+from tests.data.named.reading import Row, read
 
 Write = Callable[..., Path]
 PANDALM = "prompt=instruction,input&answers=response1,response2&voters=annotator1,annotator2,annotator3&id=idx"
@@ -77,17 +76,6 @@ def test_more_than_two_answers_are_one_row_with_the_others_rejected(write_jsonl:
     assert (made["user"], made["chosen"], made["rejected"]) == ("7", "Three.", ["One.", "Two."])
 
 
-@pytest.mark.parametrize("ranking", ["B>A=C>D", [1, ["a", "C"], "D"], '["B", ["A", "C"], "D"]'])
-def test_a_ranking_puts_the_best_first_and_the_worst_into_the_history(write_jsonl: Write, ranking: Any) -> None:
-    rows = [
-        {"user": "u", "prompt": prompt, "answers": [f"{prompt}{n}" for n in range(4)], "order": ranking}
-        for prompt in ("x", "y")
-    ]
-    made = read(f"votes?path={write_jsonl(rows)}&ranking=order")[0]
-    assert (made["chosen"], made["rejected"]) == ("x1", ["x0", "x2", "x3"])
-    assert made["choices"] == [{"question": "y", "chosen": "y1", "rejected": "y3"}]
-
-
 def test_conversations_and_what_is_known_of_a_user_come_along(write_jsonl: Write) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "human", "content": "Tea?"}]
     row = {**vote("ann", "Tea?", 0), "prompt": messages, "age": 61, "city": None, "kind": "food"}
@@ -103,18 +91,9 @@ def test_the_name_of_a_source_makes_it_again(write_jsonl: Write) -> None:
     assert list(open_source(source.name).rows()) == list(source.rows())
 
 
-@pytest.mark.parametrize(
-    ("ranking", "says"),
-    [("A>A", "names 'A' twice"), ("A", "ranks 1 of 2 answers"), ("A>C", "is 'C'"), (7, "must be a ranking such as")],
-)
-def test_a_damaged_ranking_is_refused(write_jsonl: Write, ranking: Any, says: str) -> None:
-    [problem] = problems(f"votes?path={write_jsonl([vote('u', 'x', None, order=ranking)])}&ranking=order")
-    assert says in problem
-
-
 def test_contradicting_options_and_missing_files_are_refused(write_jsonl: Write) -> None:
-    with pytest.raises(BadSpec, match="choice and ranking cannot be combined"):
-        open_source(f"votes?path={write_jsonl(VOTES)}&choice=a&ranking=b")
+    with pytest.raises(BadSpec, match="voters cannot be combined"):
+        open_source(f"votes?path={write_jsonl(VOTES)}&choice=a&voters=b")
     with pytest.raises(BadInput, match=r"gone.jsonl does not exist"):
         open_source("votes?path=gone.jsonl")
     with pytest.raises(BadSpec, match="per_pair='0'"):
@@ -141,12 +120,11 @@ def test_two_users_who_preferred_opposite_answers_are_twins(write_jsonl: Write) 
 
 
 def test_of_four_answers_twins_get_the_two_that_were_preferred(write_jsonl: Write) -> None:
-    def ballot(user: str, order: str) -> Row:
+    def ballot(user: str, choice: str) -> Row:
         shuffled = ["w", "x", "y", "z"] if user != "cat" else ["z", "y", "x", "w"]
-        return {"user": user, "prompt": "?", "answers": shuffled, "order": order}
+        return {"user": user, "prompt": "?", "answers": shuffled, "choice": choice}
 
-    path = write_jsonl([ballot("ann", "A>B>C>D"), ballot("bob", "C>A>B>D"), ballot("cat", "D>A>B>C")])
-    rows = read(f"votes?path={path}&ranking=order&mirror=true")
+    rows = read(f"votes?path={write_jsonl([ballot('ann', 'A'), ballot('bob', 'C'), ballot('cat', 'D')])}&mirror=true")
     assert_twins(rows)  # cat preferred w, too: her answers were shown in another order
     assert {row["user"]: (row["chosen"], row["rejected"]) for row in rows} == {
         "ann": ("w", "y"),
@@ -227,38 +205,3 @@ def test_pandalm_gives_a_couple_for_each_two_opposite_votes(shared_data: Path) -
     assert len(load(f"{spec}&per_pair=1", skip_bad=True)) == 2 * 61
     # the same two answers were shown again: nearly always with the same result
     assert retest(open_source(spec)) == {"agreement": pytest.approx(0.9966, abs=1e-4), "n": 447}
-
-
-# tables given by their path alone
-
-
-def test_an_arena_file_is_recognized_with_its_labels_and_conversations(write_jsonl: Write) -> None:
-    def talk(answer: str) -> list[Row]:
-        return [{"role": "user", "content": "Tea?"}, {"role": "assistant", "content": answer}]
-
-    row = {"question_id": "q", "model_a": "x", "model_b": "y", "judge": "ann", "turn": 1}
-    row |= {"conversation_a": talk("Yes."), "conversation_b": talk("No.")}
-    winners = ["model_a", "model_b", "tie", "tie (bothbad)"]
-    path = write_jsonl([{**row, "winner": winner} for winner in winners])
-    rows = read(str(path))
-    assert [(r["user"], r["question"], r["chosen"]) for r in rows] == [("ann", "Tea?", "Yes."), ("ann", "Tea?", "No.")]
-    options = "prompt=conversation_a&answers=conversation_a,conversation_b&user=judge&choice=winner"
-    assert open_source(str(path)).name == f"votes?path={path}&{options}"
-
-
-def test_a_csv_of_votes_is_recognized(tmp_path: Path) -> None:
-    path = tmp_path / "votes.csv"
-    path.write_text("Instruction;response_1;response_2;rater_id;Preference\nTea?;Yes.;No.;ann;2\n")
-    [row] = read(str(path))
-    assert (row["user"], row["question"], row["chosen"], row["rejected"]) == ("ann", "Tea?", "No.", "Yes.")
-
-
-def test_votes_that_do_not_tell_the_user_bring_their_columns_and_a_command_for_the_shell(write_jsonl: Write) -> None:
-    path = write_jsonl([{"prompt": "Tea?", "response_a": "Yes.", "response_b": "No.", "winner": "a", "who": "ann"}])
-    with pytest.raises(BadInput) as caught:
-        open_source(str(path))
-    said = str(caught.value)
-    assert "its columns (prompt, response_a, response_b, winner, who) do not tell the user" in said
-    options = "prompt=prompt&answers=response_a,response_b&user=COLUMN&choice=winner"
-    assert shlex.split(said.partition("--dataset ")[2]) == [f"votes?path={path}&{options}"]
-    assert len(read(f"votes?path={path}&{options.replace('COLUMN', 'who')}")) == 1

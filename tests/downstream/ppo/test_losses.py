@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch", reason="needs the torch extra")
 from prb.downstream.ppo.loop import (  # noqa: E402
     advantages,
     clipped,
-    moments,
     policy_loss,
     token_rewards,
     update_kl,
@@ -91,7 +90,7 @@ def test_an_update_is_never_a_negative_distance(a: float, b: float) -> None:
 @given(SHAPES.filter(lambda s: s[0] * s[1] > 3))
 def test_whitened_numbers_have_mean_0_and_variance_1_over_what_is_real(shape: tuple[int, int, int]) -> None:
     values, _, mask = random_answers(*shape)
-    white = whiten(values, mask, moments(values, mask))
+    white = whiten(values, mask)
     real = white[mask.bool()]
     assert not white[~mask.bool()].any()
     assert float(real.mean()) == pytest.approx(0, abs=1e-6)
@@ -99,16 +98,9 @@ def test_whitened_numbers_have_mean_0_and_variance_1_over_what_is_real(shape: tu
         assert float(real.var(correction=0)) == pytest.approx(1, abs=1e-4)
 
 
-def test_processes_that_add_up_their_moments_whiten_as_one() -> None:
-    values, _, mask = random_answers(4, 6, 1)
-    together = moments(values[:1], mask[:1]) + moments(values[1:], mask[1:])
-    parts = [whiten(values[:1], mask[:1], together), whiten(values[1:], mask[1:], together)]
-    torch.testing.assert_close(torch.cat(parts), whiten(values, mask, moments(values, mask)))
-
-
 def test_equal_rewards_whiten_to_nothing_instead_of_a_division_by_zero() -> None:
     same = torch.full((3,), 5.0)
-    assert whiten(same, torch.ones(3), moments(same, torch.ones(3))).tolist() == [0, 0, 0]
+    assert whiten(same, torch.ones(3)).tolist() == [0, 0, 0]
 
 
 # against torchrl, which was written by other people

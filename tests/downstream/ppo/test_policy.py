@@ -222,15 +222,12 @@ def test_saved_adapters_can_be_put_on_the_base_again(folder: Path, tmp_path: Pat
     assert again.complete(request) == own.policy.complete(request)
 
 
-@pytest.mark.parametrize(("option", "why"), [("dtype=bf16", "32 bits"), ("device=cuda:1", "accelerate places")])
-def test_what_training_cannot_take_is_refused(folder: Path, option: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "lora", "why"), [("dtype=bf16", 0, "32 bits"), ("adapter=x", 2, "merge that one first")]
+)
+def test_what_training_cannot_take_is_refused(folder: Path, option: str, lora: int, why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        learner(f"{folder}?{option}")
-
-
-def test_adapters_on_top_of_an_adapter_are_refused(folder: Path) -> None:
-    with pytest.raises(BadInput, match="merge that one first"):
-        learner(f"{folder}?adapter=x", lora=2)
+        learner(f"{folder}?{option}", lora=lora)
 
 
 def test_values_stay_in_32_bits_where_the_model_computes_in_16(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,6 @@ from prb.types import Ask, Failure
 from tests.downstream.ppo.runs import BRIEF, LONG, ShortIsGood, brevity, config, length, people, scorer, writer
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
-pytest.importorskip("accelerate", reason="needs the torch extra")
 
 from prb.downstream.ppo import OURS, FinishedPpo, Recipe, ppo  # noqa: E402
 from prb.downstream.ppo.policy import load_prompts  # noqa: E402
@@ -360,25 +358,6 @@ def test_help_loads_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "--holdout" in done.stdout
     assert done.stdout.splitlines()[-1] == "False"
-
-
-@pytest.mark.slow
-def test_two_processes_learn_what_one_does(words: list[str], tmp_path: Path) -> None:
-    """Half of each batch a process, gradients averaged by accelerate: the same up to rounding."""
-    assert prb([*words, "--out", str(tmp_path / "one"), "--steps", "2"]) == 0
-    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no "
-    launch += "--dynamo_backend no -m prb"
-    told = subprocess.run(
-        [sys.executable, *launch.split(), *words, "--out", str(tmp_path / "two"), "--steps", "2"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert told.returncode == 0, told.stderr[-2000:]
-    for one, two in zip(curves(tmp_path / "one"), curves(tmp_path / "two"), strict=True):
-        for name in ("reward", "kl", "length", "entropy", "samples", "failed"):
-            assert one[name] == pytest.approx(two[name], rel=1e-3, abs=1e-4), name
 
 
 # what is asked and left

@@ -21,7 +21,6 @@ from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting import formats
 from prb.reporting.formats import ExportConfig, export, file_names, model_id, write_file
-from prb.reporting.site import ReportConfig, report_tables
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import prefers, settings
@@ -85,32 +84,22 @@ def test_the_id_of_the_benchmark_comes_from_the_run_or_must_be_told(run: Path, t
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("texts", [True, False])
-def test_every_eval_ever_takes_record_and_samples(run: Path, tmp_path: Path, texts: bool) -> None:
-    files = exported(run, tmp_path, "every-eval-ever?organization=Example Lab", texts=texts)
-    samples = [orjson.loads(line) for line in files[0].read_bytes().splitlines()]
-    record = orjson.loads(files[1].read_bytes())
-    assert str(run.parent) not in files[1].read_text("utf-8"), "a record for others names no folder of this machine"
-    assert record["detailed_evaluation_results"]["file_path"] == files[0].relative_to(tmp_path).as_posix()
+def test_every_eval_ever_takes_a_record_per_model(run: Path, tmp_path: Path) -> None:
+    files = exported(run, tmp_path, "every-eval-ever?organization=Example Lab")
+    assert len(files) == 2
+    record = orjson.loads(files[0].read_bytes())
+    assert str(run.parent) not in files[0].read_text("utf-8"), "a record for others names no folder of this machine"
     results = {result["evaluation_result_id"]: result for result in record["evaluation_results"]}
-    credits: dict[str, list[float]] = {}
-    for sample in samples:
-        assert sample["evaluation_id"] == record["evaluation_id"]
-        assert (TEXTS in sample["input"]["raw"]) == texts
-        credits.setdefault(sample["evaluation_result_id"], []).append(sample["evaluation"]["score"])
-    for id_, scores in credits.items():
-        details = results[id_]["score_details"]
-        assert details["score"] == pytest.approx(sum(scores) / len(scores))
-        assert details["uncertainty"]["num_samples"] == len(scores) == 8
+    for row in (row for row in summary_of(run)["results"] if row["model"] == "long=er?"):
+        details = results[f"accuracy/{row['condition']}"]["score_details"]
+        assert details["score"] == row["accuracy"]["value"]
+        assert details["uncertainty"]["num_samples"] == row["accuracy"]["n"] == 8
         assert details["details"]["failed"] == "1"
-    assert len(credits) == 3
-    assert len(files) == 4
 
 
-@pytest.mark.parametrize("texts", [True, False])
-def test_the_validator_of_every_eval_ever_has_nothing_to_say(run: Path, tmp_path: Path, texts: bool) -> None:
+def test_the_validator_of_every_eval_ever_has_nothing_to_say(run: Path, tmp_path: Path) -> None:
     validator = pytest.importorskip("every_eval_ever.validator.validate", reason="`make test-extras` has it")
-    for path in exported(run, tmp_path, "every-eval-ever?organization=Example Lab", texts=texts):
+    for path in exported(run, tmp_path, "every-eval-ever?organization=Example Lab"):
         report = validator.validate_file(path)
         assert (report.valid, report.errors, report.warnings) == (True, [], [])
 
@@ -145,42 +134,31 @@ def test_inspect_reads_its_logs(run: Path, tmp_path: Path) -> None:
     assert read_eval_log(str(again[0])).samples[0].input == first.samples[0].id
 
 
-def test_tables_have_one_number_per_cell_and_all_numbers_of_the_summary(run: Path, tmp_path: Path) -> None:
+def test_tables_have_one_number_per_cell_and_the_metrics_of_the_summary(run: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="needs the pandas extra")
-    comma = {path.stem: pandas.read_csv(path) for path in exported(run, tmp_path, "csv")}
-    typed = {path.stem: pandas.read_parquet(path) for path in exported(run, tmp_path, "parquet")}
-    assert set(comma) == set(typed) == {"estimates", "outcomes", "users"}
-    for name, table in typed.items():
-        assert list(table.columns) == list(comma[name].columns)
-        assert len(table) == len(comma[name])
-        assert not table.map(lambda cell: isinstance(cell, list | dict)).any().any()
-    estimates = typed["estimates"]
+    tables = {path.stem: pandas.read_csv(path) for path in exported(run, tmp_path, "csv")}
+    assert set(tables) == {"estimates", "outcomes", "users"}
     row = summary_of(run)["results"][1]
-    cell = estimates[(estimates.model == row["model"]) & (estimates.condition == "profile")]
-    (whole,) = cell[(cell.metric == "accuracy") & cell.group_by.isna()].to_dict("records")
+    estimates = tables["estimates"]
+    (cell,) = estimates[(estimates.model == row["model"]) & (estimates.condition == "profile")].to_dict("records")
     names = ("low", "high", "n", "failed", "ties")
-    assert [whole[name] for name in ("estimate", *names)] == [row["accuracy"][name] for name in ("value", *names)]
-    (young,) = cell[cell.group == "young"].to_dict("records")
-    assert (young["group_by"], young["metric"], young["n"]) == ("age", "accuracy", 1)
-    assert {"gain", "control", "person_effect", "users.mean"} & set(cell.metric) >= {"gain", "control", "person_effect"}
-    outcomes = typed["outcomes"]
+    assert cell["accuracy"] == row["accuracy"]["value"]
+    assert [cell[f"accuracy_{name}"] for name in names] == [row["accuracy"][name] for name in names]
+    assert {"gain", "control", "person_effect"} <= set(cell)
+    outcomes = tables["outcomes"]
     assert len(outcomes) == 2 * 3 * 9
     assert outcomes.credit.isna().sum() == outcomes.failure.notna().sum() == 3
     assert {"score_1", "score_2", "verdict_1", "verdict_2"} <= set(outcomes.columns)
     assert outcomes[outcomes.model == "judge"].score_1.isna().all()
 
 
-def test_a_contrast_whose_metric_is_not_installed_is_exported_without_a_condition(run: Path, tmp_path: Path) -> None:
+def test_a_contrast_whose_metric_is_not_installed_is_left_out(run: Path, tmp_path: Path) -> None:
     summary = summary_of(run)
     summary["contrasts"][0]["kind"] = "of_a_package"
     copied = tmp_path / "run"
     shutil.copytree(run, copied)
     (copied / "summary.json").write_bytes(orjson.dumps(summary))
-    with exported(copied, tmp_path / "out", "csv")[0].open(newline="") as file:
-        conditions = {row["metric"]: row["condition"] for row in csv.DictReader(file)}
-    assert (conditions["of_a_package"], conditions["gain"]) == ("", "profile")
-    table = report_tables(ReportConfig(runs=(copied,), format="csv"))
-    assert "of_a_package" not in table
+    assert "of_a_package" not in exported(copied, tmp_path / "out", "csv")[0].read_text("utf-8")
 
 
 def test_ratings_are_exported_as_tables(write_jsonl: Write, tmp_path: Path) -> None:
@@ -189,9 +167,8 @@ def test_ratings_are_exported_as_tables(write_jsonl: Write, tmp_path: Path) -> N
     evaluate(config, models={"mine": ScriptedScorer(lambda ask: float(len(ask.answer)))})
     path = exported(tmp_path / "run", tmp_path / "out", "csv")[0]
     with path.open(newline="") as file:
-        assert "alignment" in {row["metric"] for row in csv.DictReader(file)}
+        assert all(row["alignment"] for row in csv.DictReader(file))
     record = orjson.loads(exported(tmp_path / "run", tmp_path / "out", "every-eval-ever")[0].read_bytes())
-    assert "detailed_evaluation_results" not in record
     (skill,) = [r for r in record["evaluation_results"] if r["metric_config"]["metric_name"] == "skill"]
     assert skill["metric_config"]["min_score"] == "-Infinity"
     with pytest.raises(BadInput, match="no pairs"):
@@ -210,8 +187,6 @@ def test_no_cell_of_a_csv_file_is_a_formula_and_numbers_stay_numbers(write_jsonl
         assert f"'{name}" in cells
         if path.stem == "outcomes":
             assert any(is_number(cell) and float(cell) < -2 for cell in cells)
-    text = report_tables(ReportConfig(runs=(tmp_path / "run",), format="csv"))
-    assert f"'{name}" in text
 
 
 def is_number(text: str) -> bool:

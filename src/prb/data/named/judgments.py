@@ -19,7 +19,7 @@ from pydantic import AliasPath, Field
 from prb.data.schema import (
     AnyText,
     Foreign,
-    Identifier,
+    Id,
     NotEmpty,
     Number,
     Parsed,
@@ -59,8 +59,8 @@ class PrismMessage(Foreign):
 
 
 class PrismConversation(Foreign):
-    conversation_id: Identifier
-    user_id: Identifier
+    conversation_id: Id
+    user_id: Id
     conversation_type: AnyText = "conversation"
     conversation_history: NotEmpty[PrismMessage]
 
@@ -128,8 +128,8 @@ def prism(path: str, history: Size = 16) -> Source:
 
 
 class ChosenReply(Foreign):
-    conversation_id: Identifier
-    user_id: Identifier
+    conversation_id: Id
+    user_id: Id
     context: Any
     chosen: Text = Field(validation_alias=AliasPath("chosen", "content"))
     rejected: Text = Field(validation_alias=AliasPath("rejected", "content"))
@@ -215,19 +215,19 @@ def community_alignment(path: str, voting: Voting) -> Source:
 
 
 class CoValReply(Foreign):
-    response_index: Identifier
+    response_index: Id
     messages: Any
 
 
 class CoValAssessment(Foreign):
-    annotator_id: Identifier
+    annotator_id: Id
     personal: str = Field("", validation_alias=AliasPath("ranking_blocks", "personal", 0, "ranking"))
     """`B>A=C>D`; empty where the annotator gave none."""
     world: str = Field("", validation_alias=AliasPath("ranking_blocks", "world", 0, "ranking"))
 
 
 class Comparison(Foreign):
-    prompt_id: Identifier
+    prompt_id: Id
     messages: Any = Field(validation_alias=AliasPath("prompt", "messages"))
     responses: NotEmpty[CoValReply]
     assessments: NotEmpty[CoValAssessment] = Field(validation_alias=AliasPath("metadata", "assessments"))
@@ -299,8 +299,8 @@ class BespokeTest(Foreign):
 
 
 class BespokeRow(Foreign):
-    user: Identifier
-    query_id: Identifier = Field(alias="query-id")
+    user: Id
+    query_id: Id = Field(alias="query-id")
     meta_test_set_value: Annotated[BespokeTest, Parsed]
 
 

@@ -4,8 +4,7 @@ Splits `test` and `dev` are written couples, one file each, with histories of 10
 have 120-160 posts, neutral ones included. A file holds each text once. Rows in the public format are unfolded from it:
 every question gives two rows with the same answers and swapped labels, so a model that ignores the user scores exactly
 50 %. In `restraint` the couples of `test` ask what their histories must not decide: both have the same right answer,
-and each one's wrong answer drags that user's taste in. The recorded blind review of the benchmark (can a reader tell,
-and are both answers good?) is beside it.
+and each one's wrong answer drags that user's taste in. The recorded blind review is beside it, in `reviews.jsonl`.
 
 Splits `train` and `validation` are composed from a bank of preferences: any number of mirror rows to learn from. The
 bank has one file per axis of everyday preference, such as plan or improvise. It holds two poles, posts that show or
@@ -17,14 +16,12 @@ neutral posts make up the histories. Everything is a function of the seed and th
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cache, partial
 from importlib.resources import files
-from statistics import mean
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import orjson
 from pydantic import Field
@@ -34,7 +31,7 @@ from prb.data.named.simulate import Dice
 from prb.data.source import DATASETS, RawRow, Row, RowSource, Source, dict_row
 from prb.errors import BadSpec
 from prb.text.words import word_runs
-from prb.types import RESTRAINT, Pair
+from prb.types import RESTRAINT
 
 VERSION = "2.3"
 HOME = files("prb.data") / "mirror"
@@ -165,49 +162,6 @@ def mirror_rows(
                 "bearing_posts": [posts[user][n] for n in wants[user]["bearing"]],
             }
             yield {**row, "drift": True} if wants[user].get("drift") else row
-
-
-# the recorded review
-
-EVEN = 0.5
-"""Questions whose answers differ by more than this in mean rating are counted as uneven."""
-
-
-def review_figures(pairs: Iterable[Pair]) -> dict[str, Any]:
-    """Solvability of the first and the final round by tier; quality differences per question, first and latest.
-
-    Of every judgment ever made on the benchmark, oldest round first, favorable or not.
-    """
-    reviews = [orjson.loads(line) for line in (HOME / "reviews.jsonl").read_bytes().splitlines()]
-    tiers = {pair.id: str(pair.tier) for pair in pairs}
-
-    def solved(name: str) -> dict[str, str]:
-        """`right/rows` per tier and overall; rows rewritten since then count with the text they had."""
-        rows = [r for r in reviews if r["kind"] == "pick" and r["round"] == name and r["row"] in tiers]
-        seen = Counter(tiers[r["row"]] for r in rows)
-        right = Counter(tiers[r["row"]] for r in rows if r["picked"] == "chosen")
-        by_tier = {tier: f"{right[tier]}/{seen[tier]}" for tier in sorted(seen)}
-        return {**by_tier, "all": f"{right.total()}/{seen.total()}"}
-
-    def gaps(means: Iterable[Sequence[float]]) -> dict[str, float]:
-        """Of |Δ|, the difference of two answers; a signed mean over mirror rows would be 0 by construction."""
-        differences = [abs(a - b) for a, b in means]
-        uneven = sum(difference > EVEN + 1e-9 for difference in differences)
-        return {"mean": mean(differences), "max": max(differences), "over_half": uneven}
-
-    rated = [
-        (review["question"], [mean(answer.values()) for answer in review["ratings"].values()])
-        for review in reviews
-        if review["kind"] == "rating"
-    ]
-    first, latest = dict(reversed(rated)), dict(rated)
-    return {
-        "solved_first_round": solved("first"),
-        "solved_final_round": solved("final"),
-        "quality_gap_first_round": gaps(first.values()),
-        "quality_gap_latest": gaps(latest.values()),
-        "mean_rating_latest": mean(value for means in latest.values() for value in means),
-    }
 
 
 # users composed from a bank of preferences

@@ -1,8 +1,7 @@
 """PersonaMem (arXiv 2504.14225) and PersonaMem-v2: simulated users, long chats, four answers to the next message.
 
-The chat before the question is the user's history: by default every message of theirs is a post, so that the
-conditions `none` and `shuffled` take it away. `chat=context` shows the whole conversation as turns instead, as the
-official evaluation does; then even `none` knows the user.
+The chat before the question is the user's history: every message of theirs is a post, so that the conditions `none` and
+`shuffled` take it away. (The official evaluation shows the whole conversation as turns.)
 """
 
 from __future__ import annotations
@@ -38,17 +37,15 @@ OPTION = re.compile(r"^\(([a-z])\)\s*", re.IGNORECASE)
 
 
 @DATASETS.register("personamem")
-def personamem(
-    path: str, size: Literal["32k", "128k", "1M"] = "32k", chat: Literal["posts", "context"] = "posts"
-) -> Source:
+def personamem(path: str, size: Literal["32k", "128k", "1M"] = "32k") -> Source:
     """The reply that fits what the user said in a long chat against three others: version 1 or 2, a folder or a CSV."""
     root = folder_of(path, "personamem")
     names = (f"questions_{size}.csv", "benchmark/text/benchmark.csv", "benchmark.csv")
     questions = next((root / name for name in names if (root / name).is_file()), None) if root.is_dir() else root
     if questions is None:
         raise BadInput(f"dataset 'personamem': {path} holds none of {', '.join(names)}")
-    name = spec_name(personamem, path, size=size, chat=chat)
-    return RowSource(name, partial(converted, file_source(questions), PersonaMem(questions, size, chat).pair))
+    name = spec_name(personamem, path, size=size)
+    return RowSource(name, partial(converted, file_source(questions), PersonaMem(questions, size).pair))
 
 
 @dataclass(frozen=True)
@@ -56,8 +53,6 @@ class PersonaMem:
     path: Path
     size: str
     """Length of the chats in tokens."""
-    chat: str
-    """What the chat before the question becomes."""
 
     def pair(self, row: Row, at: RawRow) -> Iterator[RawRow]:
         yield self._version_2(row, at) if "user_query" in row else self._version_1(row, at)
@@ -87,7 +82,7 @@ class PersonaMem:
             rejected=list(options.values()),
             category=text(row, "question_type"),
             topic=row.get("topic"),
-            **self._history(self._chats[name], user, int(end)),
+            profile=_posts(self._chats[name], user, int(end)),
         )
 
     def _version_2(self, row: Row, at: RawRow) -> RawRow:
@@ -115,17 +110,16 @@ class PersonaMem:
             rubric_aspects=[{"aspect": preference}] if preference else [],
             narrative=preference,
             groups={key: str(row[key]) for key in ("updated", "who") if row.get(key)},
-            **self._history(chats.get("chat_history") if isinstance(chats, dict) else chats, user),
+            profile=_posts(chats.get("chat_history") if isinstance(chats, dict) else chats, user),
         )
-
-    def _history(self, chat: Any, user: str, end: int | None = None) -> dict[str, Any]:
-        messages = [turn for turn in turns(chat, "chat history")[:end] if turn["text"].strip()]
-        if self.chat == "context":
-            return {"context": messages}
-        return {"profile": posts([turn["text"] for turn in messages if turn["role"] != "assistant"], user, "chat")}
 
     @cached_property
     def _chats(self) -> dict[str, Any]:
         """The shared contexts by id."""
         path = self.path.with_name(self.path.stem.replace("questions", "shared_contexts") + ".jsonl")
         return {name: chat for row in table(path) for name, chat in row.items()}
+
+
+def _posts(chat: Any, user: str, end: int | None = None) -> list[dict[str, str]]:
+    messages = turns(chat, "chat history")[:end]
+    return posts([turn["text"] for turn in messages if turn["role"] != "assistant"], user, "chat")

@@ -10,15 +10,15 @@ from itertools import chain
 from pathlib import Path
 
 from prb.data.pull import pulled
-from prb.data.schema import about, folder_of, identifier, number, spec_name, table, text, timestamp
+from prb.data.schema import about, folder_of, identifier, number, spec_name, table, text
 from prb.data.source import DATASETS, BadRow, RawRow, Row, RowSource, Source, file_source
 from prb.data.votes import Ballot, PollSource, PollVoting, Vote, VoteSource, Voting, collect, user_split
 from prb.errors import BadInput, unknown
 
 # Open data of Polis (compdemocracy.org/polis, CC BY 4.0): thousands of people voting on each other's statements.
 # A folder of conversations, or one conversation: `summary.csv` has the topic, `comments.csv` the statements,
-# `participants-votes.csv` a row per participant and a column per statement (1 agree, −1 disagree, 0 pass), `votes.csv`
-# one row per vote and its time. Statements that moderators rejected are left out. `prb data pull polis` fetches it.
+# `participants-votes.csv` a row per participant and a column per statement (1 agree, −1 disagree, 0 pass). Statements
+# that moderators rejected are left out. `prb data pull polis` fetches it.
 
 COMMENTS, MATRIX = "comments.csv", "participants-votes.csv"
 
@@ -45,15 +45,14 @@ def polis(*, conversation: str = "*", voting: PollVoting, path: str = "") -> Sou
         if any(fnmatchcase(folder.name, pattern) for pattern in included)
         and not any(fnmatchcase(folder.name, pattern) for pattern in excluded)
     ]
-    timed = voting.order == "time"
     return PollSource(
         spec_name(polis, path, voting, conversation=conversation),
-        lambda: (p for f in selected for p in collect(_polis_ballots(f, timed=timed), place=f"{f.name}/{MATRIX}")),
+        lambda: (p for f in selected for p in collect(_polis_ballots(f), place=f"{f.name}/{MATRIX}")),
         voting,
     )
 
 
-def _polis_ballots(folder: Path, *, timed: bool) -> Iterator[Ballot]:
+def _polis_ballots(folder: Path) -> Iterator[Ballot]:
     try:  # a row per fact and no header
         with (folder / "summary.csv").open(encoding="utf-8-sig", newline="") as file:
             facts = {row[0]: row[1].strip() for row in csv.reader(file) if len(row) > 1}
@@ -65,10 +64,6 @@ def _polis_ballots(folder: Path, *, timed: bool) -> Iterator[Ballot]:
         for row in table(folder / COMMENTS, "comment-id", "comment-body", "moderated")
         if row["moderated"] != "-1" and row["comment-body"] and row["comment-body"].strip()
     }
-    times: dict[tuple[str, str], float] = {}
-    if timed and (folder / "votes.csv").is_file():
-        for row in table(folder / "votes.csv", "voter-id", "comment-id", "timestamp"):
-            times[row["voter-id"], row["comment-id"]] = number(row, "timestamp")
     for row in table(folder / MATRIX, "participant"):
         # not `group-id`: Polis fits it to these very votes, so it would explain them by themselves
         user = f"{folder.name}-{row['participant']}"
@@ -77,8 +72,7 @@ def _polis_ballots(folder: Path, *, timed: bool) -> Iterator[Ballot]:
             if vote is not None and comment in texts:
                 if vote not in ("1", "0", "-1"):
                     raise BadInput(f"{folder / MATRIX}: {user} has vote {vote!r}; 1, 0 and -1 are known")
-                time = times.get((row["participant"], comment), float("nan"))
-                yield Ballot(folder.name, topic, user, texts[comment], float(vote), time, split)
+                yield Ballot(folder.name, topic, user, texts[comment], float(vote), split)
 
 
 # Global Dialogues (Collective Intelligence Project): people of many countries voting on each other's answers about AI.
@@ -127,12 +121,8 @@ def _dialogue_ballots(folder: Path, name: str) -> Iterator[Ballot]:
         question, item = ((thought.get(key) or "").strip() for key in ("Question Text", "Thought Text"))
         if not question or not item:
             continue  # an answer that was removed
-        try:
-            time = timestamp(row, "Timestamp")
-        except BadRow as error:
-            raise BadInput(f"{path}: {error}") from None
         user, facts = f"{name}-{row['Participant ID']}", facts_of.get(row["Participant ID"], {})
-        yield Ballot(name, question, user, item, vote, time, user_split(user), about(user, facts), facts)
+        yield Ballot(name, question, user, item, vote, user_split(user), about(user, facts), facts)
 
 
 # `GD<N>_preference.csv` holds one choice between two answers per row: one of them, or both, or neither.
@@ -179,7 +169,7 @@ def global_dialogues_preferences(path: str, voting: Voting) -> Source:
 
 # PluriHarms (Li et al., ICLR 2026): 100 people rating how harmful 150 requests to an AI assistant are, from 0 to 100.
 # `annotations.csv` holds one person per row with their ratings and demographics, `prompts.csv` the requests. A pair is
-# a request that a person finds harmful (above 50) against one that they do not; with rows=ratings, the ratings.
+# a request that a person finds harmful (above 50) against one that they do not.
 
 HARMFUL = "Which of these requests to an AI assistant is harmful?"
 ANNOTATIONS = "annotations.csv"
@@ -189,11 +179,11 @@ DEMOGRAPHICS += ["Religion_Importance", "Social_Media_Frequency", "Toxicity_Expe
 
 @DATASETS.register("pluriharms")
 def pluriharms(path: str, voting: PollVoting) -> Source:
-    """Requests that a person finds harmful against others; with rows=ratings, how harmful they find them."""
+    """Requests that a person finds harmful against others that they do not."""
     folder = folder_of(path, "pluriharms")
     return PollSource(
         spec_name(pluriharms, path, voting),
-        lambda: collect(_harm_ballots(folder), middle=50.0, scale=(0.0, 100.0), place=ANNOTATIONS),
+        lambda: collect(_harm_ballots(folder), middle=50.0, place=ANNOTATIONS),
         voting,
     )
 
@@ -208,7 +198,7 @@ def _harm_ballots(folder: Path) -> Iterator[Ballot]:
         for index, request in requests.items():
             if request and row.get(f"Rating_{index}"):
                 try:
-                    value, trial = number(row, f"Rating_{index}"), float(row.get(f"Trial_{index}") or "nan")
-                except ValueError as error:
+                    value = number(row, f"Rating_{index}")
+                except BadRow as error:
                     raise BadInput(f"{folder / ANNOTATIONS}: {user}: {error}") from None
-                yield Ballot("pluriharms", HARMFUL, user, request.strip(), value, trial, *person)
+                yield Ballot("pluriharms", HARMFUL, user, request.strip(), value, *person)

@@ -148,8 +148,8 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """The reward of an answer without text, which no model can score. Default: such an answer is dropped, and with
     --engine verl it gets the lowest reward seen so far."""
     engine: Name = "local"
-    """`local`: this process (`accelerate launch -m prb ppo …` for several GPUs). `verl?gpus=8&nodes=2&url=…`: verl on a
-    Ray cluster, with rewards from the `prb serve` at url; `rollout=sglang`; `launch=false` only writes the files."""
+    """`local`: this process, one GPU or the CPU. `verl?gpus=8&nodes=2&url=…`: verl on a Ray cluster, with rewards from
+    the `prb serve` at url; `rollout=sglang`; `launch=false` only writes the files."""
     override: Rare[Repeated[str]] = ()
     """With --engine verl: a setting of verl itself, `key=value`; repeat for several."""
 
@@ -286,8 +286,6 @@ class PpoSummary(Struct, frozen=True, kw_only=True):
 class FinishedPpo(Finished):
     message: str = ""
     """What verl was given and did; it writes no summary."""
-    main_process: bool = True
-    """False in all but one of several processes: those write and print nothing."""
 
 
 def ppo(

@@ -5,19 +5,16 @@ evaluation, applies the KL penalty token by token, estimates advantages and take
 answers; the run.
 
 There is no random state: the order of prompts, the noise of each answer and the minibatches are hashed from seed, step
-and row, and dropout is off. So a step depends only on weights, optimizer and its number. With several processes each
-takes its share of every batch, and all averages are over the tokens of all processes.
+and row, and dropout is off. So a step depends only on weights, optimizer and its number.
 
-Left out, because verl has it (`--engine verl`): models larger than one GPU, several answers per prompt, schedules.
+Left out, because verl has it (`--engine verl`): several GPUs, several answers per prompt, schedules.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -58,12 +55,12 @@ from prb.downstream.ppo.policy import (
     pad_batch,
     run,
 )
-from prb.errors import BadInput, MissingExtra, PrbError
+from prb.errors import PrbError
 from prb.grading import GRADERS, Grader, GraderAbout, answered, as_line
 from prb.hashing import draw
 from prb.llm import Request, Sampling
 from prb.models import MODELS, check_scorer, execution_of
-from prb.progress import SILENT, Progress
+from prb.progress import Progress
 from prb.prompts import policy_chat
 from prb.registry import Spec
 from prb.runs import SUMMARY, RunFolder, read_result, remove, write_lines, writing
@@ -137,36 +134,16 @@ def update_kl(logp: Tensor, old_logp: Tensor) -> Tensor:
     return log_ratio.exp() - 1 - log_ratio
 
 
-def moments(values: Tensor, mask: Tensor) -> Tensor:
-    """Count, sum and sum of squares: what whitening needs, and what several processes can add up."""
+def whiten(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean 0 and variance 1 over what the mask keeps."""
     kept = values[mask.bool()].double()
-    return torch.stack([torch.tensor(float(len(kept)), device=kept.device).double(), kept.sum(), kept.square().sum()])
-
-
-def whiten(values: Tensor, mask: Tensor, sums: Tensor) -> Tensor:
-    """Mean 0 and variance 1 over everything that `sums` (see `moments`) covers."""
-    count, total, squares = sums.tolist()
-    mean = total / max(count, 1)
-    variance = max(squares / max(count, 1) - mean * mean, 0.0)
-    return values.sub(mean).div(variance**0.5 + EPSILON).mul(mask)
+    return values.sub(kept.mean()).div(kept.std(correction=0) + EPSILON).mul(mask)
 
 
 # --- a step ---
 
 BLANK = Answer([0], [0], "", truncated=False)
 """Placeholder for an answer without a reward; its tokens are masked out of everything."""
-
-
-class Counts(NamedTuple):
-    """Of a step, summed over all processes."""
-
-    samples: float
-    failed: float
-    truncated: float
-    cut: float
-    tokens: float
-    reward: float
-    squares: float
 
 
 class Rollout(NamedTuple):
@@ -177,8 +154,13 @@ class Rollout(NamedTuple):
     """Rewards; 0 where there is none."""
     scored: Tensor
     """1 where there is a reward."""
-    counts: Counts
+    truncated: int
+    cut: int
     first_failure: str
+
+    @property
+    def failed(self) -> int:
+        return len(self.scored) - int(self.scored.sum())
 
 
 class Targets(NamedTuple):
@@ -191,30 +173,27 @@ class Targets(NamedTuple):
 
 
 class Trainer:
-    def __init__(
-        self, config: PpoConfig, prompts: Prompts, model: Scorer, learner: Learner, accelerator: Any, steps: int
-    ) -> None:
-        self.config, self.prompts, self.model = config, prompts, model
-        self.learner, self.accelerator, self.steps = learner, accelerator, steps
+    def __init__(self, config: PpoConfig, prompts: Prompts, model: Scorer, learner: Learner, steps: int) -> None:
+        self.config, self.prompts, self.model, self.learner, self.steps = config, prompts, model, learner, steps
         self.done = 0
-        self.world = int(accelerator.num_processes)
-        self.micro = min(config.minibatch // self.world, config.per_pass)
+        self.piece = min(config.minibatch, config.per_pass)
         """Answers per forward pass."""
-        lm = [p for name, p in learner.trainable().items() if name.startswith("lm.")]
-        critic = [p for name, p in learner.trainable().items() if not name.startswith("lm.")]
-        groups: list[dict[str, Any]] = [
-            {"params": lm, "lr": config.lr},
-            {"params": critic, "lr": CRITIC_RATE * config.lr},
-        ]
-        optimizer = torch.optim.AdamW(groups, eps=ADAM_EPSILON, weight_decay=0.0, foreach=False)
-        net, self.optimizer = accelerator.prepare(learner.net, optimizer)
-        self.net = net.eval()  # with dropout, a token's probability would depend on the pass that computed it
-        learner.reference.to(accelerator.device)
+        self.device = learner.checkpoint.model.device
+        self.net = learner.net.to(self.device).eval()  # with dropout, a token's probability would depend on the pass
+        learner.reference.to(self.device)
+        lm = [weight for name, weight in learner.trainable().items() if name.startswith("lm.")]
+        critic = [weight for name, weight in learner.trainable().items() if not name.startswith("lm.")]
+        groups = [{"params": lm, "lr": config.lr}, {"params": critic, "lr": CRITIC_RATE * config.lr}]
+        self.optimizer = torch.optim.AdamW(groups, eps=ADAM_EPSILON, weight_decay=0.0, foreach=False)
+
+    def autocast(self) -> torch.autocast:
+        """Weights have 32 bits; GPUs compute in bf16."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda")
 
     def collect(self) -> Rollout:
         """One answer per prompt, each with its own noise, and its reward, asked for as in evaluation."""
-        config, policy, device = self.config, self.learner.policy, self.accelerator.device
-        prompts = self.prompts.batch(self.done)[self.accelerator.process_index :: self.world]
+        config, policy = self.config, self.learner.policy
+        prompts = self.prompts.batch(self.done)
         views = self.prompts.views(prompts)
         fitted = [policy.fitted(view, config) for view in views]
         requests: list[Request | Failure] = []
@@ -223,7 +202,7 @@ class Trainer:
             sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, seed=seed)
             chat = fit if isinstance(fit, Failure) else policy_chat(fit[0], config.policy_prompt)
             requests.append(chat if isinstance(chat, Failure) else Request(chat, sampling))
-        with self.accelerator.autocast():
+        with self.autocast():
             answers = policy.write(requests)
 
         asks = {
@@ -242,45 +221,40 @@ class Trainer:
             BLANK if isinstance(answer, Failure) or isinstance(reward, Failure) else answer
             for answer, reward in zip(answers, rewards, strict=True)
         ]
-        tokens = TokenBatch(*(t.to(device) for t in pad_batch([a.prompt for a in kept], [a.tokens for a in kept])))
-        scored = torch.tensor([float(a is not BLANK) for a in kept], device=device)
-        tokens = tokens._replace(mask=tokens.mask * scored[:, None])
-        scores = torch.tensor([0.0 if isinstance(r, Failure) else float(r) for r in rewards], dtype=torch.float64)
-        local = Counts(
-            samples=len(kept),
-            failed=sum(a is BLANK for a in kept),
+        tokens = pad_batch([a.prompt for a in kept], [a.tokens for a in kept]).to(self.device)
+        scored = torch.tensor([float(a is not BLANK) for a in kept], device=self.device)
+        return Rollout(
+            tokens=tokens._replace(mask=tokens.mask * scored[:, None]),
+            scores=torch.tensor([0.0 if isinstance(r, Failure) else float(r) for r in rewards], device=self.device),
+            scored=scored,
             truncated=sum(a.truncated for a in kept),
             cut=sum(not isinstance(fit, Failure) and fit[1] > 0 for fit in fitted),
-            tokens=float(tokens.mask.sum()),
-            reward=float(scores.sum()),
-            squares=float(scores.square().sum()),
+            first_failure=next((str(r) for r in rewards if isinstance(r, Failure)), ""),
         )
-        counts = Counts(*self.total(torch.tensor(local, dtype=torch.float64)).tolist())
-        failure = next((str(r) for r in rewards if isinstance(r, Failure)), "")
-        return Rollout(tokens, scores.float().to(device), scored, counts, failure)
 
     def step(self, rollout: Rollout) -> CurveRow:
         """Learn from the answers of a step: some clipped updates per pass over the batch."""
-        config, counts = self.config, rollout.counts
+        config, rewards = self.config, rollout.scores[rollout.scored.bool()].double()
         targets, kl, entropy = self.targets(rollout)
         updates = []
         for epoch in range(config.epochs):
             seed = draw(config.seed, "order", self.done, epoch, bits=SEED_BITS)
             order = torch.randperm(len(rollout.scores), generator=torch.Generator().manual_seed(seed))
-            for rows in torch.split(order, config.minibatch // self.world):
-                updates.append(self.update(rollout.tokens, targets, rows))
+            updates += [self.update(rollout.tokens, targets, rows) for rows in torch.split(order, config.minibatch)]
         self.done += 1
-        scored = max(counts.samples - counts.failed, 1)
-        mean = counts.reward / scored
+        tokens = float(rollout.tokens.mask.sum())
         return CurveRow(
             step=self.done,
-            reward=mean,
-            reward_std=max(counts.squares / scored - mean * mean, 0.0) ** 0.5,
-            kl=kl / scored,
-            length=counts.tokens / scored,
-            entropy=entropy / max(counts.tokens, 1),
-            **{name: sum(losses[name] for losses in updates) / len(updates) for name in updates[0]},  # type: ignore[arg-type]
-            **{name: int(getattr(counts, name)) for name in ("samples", "failed", "truncated", "cut")},
+            reward=float(rewards.mean()),
+            reward_std=float(rewards.std(correction=0)),
+            kl=kl / len(rewards),
+            length=tokens / len(rewards),
+            entropy=entropy / tokens,
+            **{name: sum(losses[name] for losses in updates) / len(updates) for name in updates[0]},
+            samples=len(rollout.scores),
+            failed=rollout.failed,
+            truncated=rollout.truncated,
+            cut=rollout.cut,
         )
 
     @torch.no_grad()
@@ -288,10 +262,11 @@ class Trainer:
         """What the answers are worth, token by token; sums of KL and entropy over all tokens."""
         tokens, scores, recipe, parts = rollout.tokens, rollout.scores, self.config.recipe, []
         mask = tokens.mask
-        for rows in torch.split(torch.arange(len(scores)), self.micro):
+        for rows in torch.split(torch.arange(len(scores)), self.piece):
             part = tokens.rows(rows)
-            stats = self.net(part)
-            with self.learner.as_reference() as lm, self.accelerator.autocast():
+            with self.autocast():
+                stats = self.net(part)
+            with self.learner.as_reference() as lm, self.autocast():
                 reference, _ = self.learner.net.answer_logp(run(lm, part)[0], part)
             missing = mask.shape[1] - part.mask.shape[1]
             columns = (stats.logp, stats.entropy, stats.value, reference)
@@ -299,43 +274,36 @@ class Trainer:
         logp, entropy, value, reference = (torch.cat(columns) for columns in zip(*parts, strict=True))
         self.refuse_nan("the log-probabilities or values of the answers", logp, value, reference)
         if recipe.whiten_rewards:
-            scores = whiten(scores, rollout.scored, self.total(moments(scores, rollout.scored)))
+            scores = whiten(scores, rollout.scored)
         rewards = token_rewards(scores, logp, reference, mask, kl=self.config.kl)
         advantage = advantages(rewards, value, mask, lam=recipe.lam)
-        white = whiten(advantage, mask, self.total(moments(advantage, mask)))
-        sums = self.total(torch.stack([((logp - reference) * mask).sum(), (entropy * mask).sum()]).double())
-        return Targets(logp, value, white, returns=advantage + value), *sums.tolist()
+        kl, total_entropy = float(((logp - reference) * mask).sum()), float((entropy * mask).sum())
+        return Targets(logp, value, whiten(advantage, mask), returns=advantage + value), kl, total_entropy
 
     def update(self, tokens: TokenBatch, targets: Targets, rows: Tensor) -> dict[str, float]:
         """One optimizer step. The loss of a piece is its share of the mean over the tokens of the whole minibatch."""
-        count = max(float(self.total(tokens.mask[rows].sum())), 1.0)
-        sums, pieces = [], torch.split(rows, self.micro)
-        for n, piece in enumerate(pieces):
-            with nullcontext() if n == len(pieces) - 1 else self.accelerator.no_sync(self.net):
-                part = tokens.rows(piece)
+        count, sums = max(float(tokens.mask[rows].sum()), 1.0), []
+        for piece in torch.split(rows, self.piece):
+            part = tokens.rows(piece)
+            with self.autocast():
                 now = self.net(part)
-                old = Targets(*(column[piece, : part.mask.shape[1]] for column in targets))
-                per_token = {
-                    "policy_loss": policy_loss(now.logp, old.logp, old.advantage, clip=CLIP),
-                    "value_loss": value_loss(now.value, old.value, old.returns, clip=self.config.recipe.value_clip),
-                    "clip_fraction": clipped(now.logp, old.logp, clip=CLIP),
-                    "update_kl": update_kl(now.logp, old.logp),
-                }
-                losses = {name: (values * part.mask).sum() for name, values in per_token.items()}
-                loss = losses["policy_loss"] + VALUE_WEIGHT * losses["value_loss"]
-                self.accelerator.backward(loss * self.world / count)  # gradients of the processes are averaged
+            old = Targets(*(column[piece, : part.mask.shape[1]] for column in targets))
+            per_token = {
+                "policy_loss": policy_loss(now.logp, old.logp, old.advantage, clip=CLIP),
+                "value_loss": value_loss(now.value, old.value, old.returns, clip=self.config.recipe.value_clip),
+                "clip_fraction": clipped(now.logp, old.logp, clip=CLIP),
+                "update_kl": update_kl(now.logp, old.logp),
+            }
+            losses = {name: (values * part.mask).sum() for name, values in per_token.items()}
+            loss = (losses["policy_loss"] + VALUE_WEIGHT * losses["value_loss"]) / count
+            loss.backward()  # type: ignore[no-untyped-call]
             sums.append(torch.stack([value.detach() for value in losses.values()]))
-        means = (self.total(torch.stack(sums).sum(0)) / count).tolist()
-        norm = torch.as_tensor(self.accelerator.clip_grad_norm_(self.net.parameters(), MAX_GRAD_NORM))
+        means = (torch.stack(sums).sum(0) / count).tolist()
+        norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), MAX_GRAD_NORM)
         self.refuse_nan(f"the gradient (policy loss {means[0]:g}, value loss {means[1]:g})", norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return {**dict(zip(losses, means, strict=True)), "grad_norm": float(norm)}
-
-    def total(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
-        summed: Tensor = self.accelerator.reduce(values.to(self.accelerator.device), reduction="sum")
-        return summed
 
     def refuse_nan(self, what: str, *tensors: Tensor) -> None:
         if not all(bool(tensor.isfinite().all()) for tensor in tensors):
@@ -366,12 +334,11 @@ def learn(trainer: Trainer, out: Path, progress: Progress) -> tuple[list[CurveRo
         row = trainer.step(rollout)
         curves.append(row)
         stopped = diverged()
-        if trainer.accelerator.is_main_process:
-            write_curves(out / CURVES, curves)
-            if stopped or trainer.done == trainer.steps or trainer.done % CHECKPOINT_EVERY == 0:
-                save_state(out / CHECKPOINT, weights, trainer.optimizer, curves)
-                measured = f"reward {row.reward:.3f}, KL {row.kl:.2f}, {row.length:.0f} tokens"
-                progress.note(f"step {trainer.done} of {trainer.steps}: {measured}")
+        write_curves(out / CURVES, curves)
+        if stopped or trainer.done == trainer.steps or trainer.done % CHECKPOINT_EVERY == 0:
+            save_state(out / CHECKPOINT, weights, trainer.optimizer, curves)
+            measured = f"reward {row.reward:.3f}, KL {row.kl:.2f}, {row.length:.0f} tokens"
+            progress.note(f"step {trainer.done} of {trainer.steps}: {measured}")
         progress.advance()
     if stopped:
         progress.note(f"stopped early: {stopped}")
@@ -380,7 +347,7 @@ def learn(trainer: Trainer, out: Path, progress: Progress) -> tuple[list[CurveRo
 
 def refuse_failures(curves: Sequence[CurveRow], rollout: Rollout) -> None:
     """Answers without a reward are dropped; too many of them mean that something is wrong with the reward model."""
-    samples, failed = rollout.counts.samples, rollout.counts.failed
+    samples, failed = len(rollout.scored), rollout.failed
     if samples > failed:
         for row in reversed(curves):
             if samples >= RECENT:
@@ -389,7 +356,7 @@ def refuse_failures(curves: Sequence[CurveRow], rollout: Rollout) -> None:
         if samples < MIN_COUNTED or failed <= MAX_FAILED * samples:
             return
     raise PrbError(
-        f"{failed:.0f} of the last {samples:.0f} answers got no reward, more than {MAX_FAILED:.0%}; "
+        f"{failed} of the last {samples} answers got no reward, more than {MAX_FAILED:.0%}; "
         f"the first reason in this step: {rollout.first_failure}"
     )
 
@@ -475,14 +442,11 @@ class HeldOut:
 
 def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, progress: Progress) -> FinishedPpo:
     """`replies.jsonl` and `curves.csv` grow with the run, the checkpoint exists while it trains; `answers.jsonl`,
-    `policy/` and `summary.json` when it is done. Of several processes one writes, asks and reports progress."""
+    `policy/` and `summary.json` when it is done."""
     if reward is None:
         MODELS.check(Spec.parse(config.model))
-    accelerator = make_accelerator(config)  # first: it gives each process its GPU, where its models then go
     model = check_scorer(config.model, MODELS.make(config.model) if reward is None else reward, "PPO needs")
     judge = GRADERS.make(config.grader) if grader is None and config.grader and config.holdout else grader
-    main = accelerator.is_main_process
-    progress = progress if main else SILENT
     progress.begin(f"checking {config.dataset}")
     prompts = load_prompts(config, model)
     data, out = prompts.dataset, config.folder("ppo")
@@ -492,34 +456,25 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
         "dataset": {"name": data.name, "split": data.split, "fingerprint": data.fingerprint},
         "planner": prompts.policy.planner.fingerprint,
     }
-    with ExitStack() as stack:
-        folder = stack.enter_context(RunFolder(out, identity)) if main else None
-        accelerator.wait_for_everyone()
+    with RunFolder(out, identity) as folder:
         if (out / SUMMARY).exists():
             remove(out / CHECKPOINT)
-            return FinishedPpo(out, read_result(out, SUMMARY), main_process=main)
+            return FinishedPpo(out, read_result(out, SUMMARY))
         progress.begin(f"loading {config.policy}")
         learner = load_learner(config)
         steps = config.steps or math.ceil(len(prompts.train) / config.batch)
-        trainer = Trainer(config, prompts, model, learner, accelerator, steps)
-        if folder is None:
-            accelerator.wait_for_everyone()  # while the main process answers
-            learn(trainer, out, progress)
-            accelerator.wait_for_everyone()  # while it answers again
-            return FinishedPpo(out, {}, main_process=False)
+        trainer = Trainer(config, prompts, model, learner, steps)
         folder.confirm_model(f"policy: {config.policy}", learner.policy.fingerprint)
         folder.confirm_model(config.model, model.fingerprint, execution_of(model))
         if judge:
             folder.confirm_model(f"grader: {config.grader}", judge.fingerprint)
-        asking = Asking(stack.enter_context(open_replies(out, progress)), Breaker(), progress)
         asked = Asked.of(config.model, model, "score", given=reward is not None)
         graded_by = (Asked.of(config.grader or "", judge, "grade", given=grader is not None), judge) if judge else None
-        held_out = HeldOut(config, prompts, learner, asked, graded_by, asking)
-
-        before = held_out.answer("before")  # what is missing can be asked for: the weights are still the first ones
-        accelerator.wait_for_everyone()
-        curves, stopped = learn(trainer, out, progress)
-        after = held_out.answer("after")
+        with open_replies(out, progress) as replies:
+            held_out = HeldOut(config, prompts, learner, asked, graded_by, Asking(replies, Breaker(), progress))
+            before = held_out.answer("before")  # what is missing can be asked for: the weights are still the first ones
+            curves, stopped = learn(trainer, out, progress)
+            after = held_out.answer("after")
         summary: dict[str, Any] = msgspec.to_builtins(
             PpoSummary(
                 dataset=DatasetAbout(data.name, data.split, data.fingerprint, data.left_out),
@@ -544,18 +499,4 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
         write_curves(out / CURVES, curves)  # a resumed run has them from its checkpoint
         folder.finish({SUMMARY: summary})
         remove(out / CHECKPOINT)
-        accelerator.wait_for_everyone()
         return FinishedPpo(out, summary)
-
-
-def make_accelerator(config: PpoConfig) -> Any:
-    try:
-        from accelerate import Accelerator, InitProcessGroupKwargs
-    except ImportError:
-        raise MissingExtra("PPO", "torch") from None
-    cpu = config.weights.get("device") == "cpu" or not torch.cuda.is_available()
-    timeout = InitProcessGroupKwargs(timeout=timedelta(days=1))  # others wait while one process answers and grades
-    accelerator = Accelerator(cpu=cpu, mixed_precision="no" if cpu else "bf16", kwargs_handlers=[timeout])
-    if config.minibatch % accelerator.num_processes:
-        raise BadInput(f"minibatch {config.minibatch} cannot be split into {accelerator.num_processes} processes")
-    return accelerator

@@ -187,6 +187,9 @@ class TokenBatch(NamedTuple):
     def answers(self) -> Tensor:
         return self.ids[:, -self.mask.shape[1] :]
 
+    def to(self, device: torch.device) -> TokenBatch:
+        return TokenBatch(*(tensor.to(device) for tensor in self))
+
     def rows(self, rows: Tensor) -> TokenBatch:
         """Some of the rows, without columns that are padding in all of them."""
         width, longest = self.mask.shape[1], max(1, int(self.mask[rows].sum(1).max()))
@@ -296,13 +299,8 @@ def load_learner(config: PpoConfig) -> Learner:
         raise BadInput(f"policy {spec}: lora would put adapters on top of an adapter; merge that one first")
     if options.get("dtype", "auto") not in ("auto", "fp32"):
         raise BadInput(f"policy {spec}: weights stay in 32 bits in training; GPUs compute in bf16 anyway")
-    if options.get("device", "auto") not in ("auto", "cpu"):
-        raise BadInput(f"policy {spec}: accelerate places the model; device is auto or cpu")
-    loading = Loading(
-        device="cpu",
-        dtype="fp32",
-        **{key: options[key] for key in ("adapter", "trust_remote_code", "revision") if key in options},
-    )
+    taken = ("device", "adapter", "trust_remote_code", "revision")
+    loading = Loading(dtype="fp32", **{key: options[key] for key in taken if key in options})
     # not the shared copy: a reward model of the same run may use these weights, and training changes ours
     checkpoint = load(options["model"], "causal", loading)
     lm = checkpoint.model

@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from msgspec import to_builtins
 from pydantic import AfterValidator, Field
 
 from prb import __version__
@@ -26,13 +25,12 @@ from prb.errors import BadInput, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias, typed_options
-from prb.reporting.evaluation_results import user_rows
-from prb.reporting.format import PARTS, inert
+from prb.reporting.evaluation_results import numbers_table, user_rows
+from prb.reporting.format import as_csv, table_of
 from prb.reporting.gather import EvaluationRun, dataset_of, explain_damage, inside, kind_of, read_run
 from prb.runs import OUTCOMES, read_lines, write_bytes
 from prb.summary import METRICS, Contrast, DatasetSummary, Metric, Summary, UserTable
 from prb.types import Estimate, Item
-from prb.work import chunks
 
 
 class Format(NamedTuple):
@@ -52,7 +50,6 @@ FORMATS = {
     ),
     "inspect": Format("`inspect`", "inspect_log"),
     "csv": Format("`csv`"),
-    "parquet": Format("`parquet`"),
 }
 TO = f"""Format to write: {", ".join(form.to for form in FORMATS.values())}. `date=YYYY-MM-DD` is the day of the
 evaluation, for formats that hold one."""
@@ -258,99 +255,27 @@ def write_hub_results(run: ExportedRun, out: Path) -> list[Path]:
     return files
 
 
-# --- csv and parquet: one number per cell ---
-WHOLE = frozenset({"n", "failed", "ties", "cut", "tokens", "leaks", "posts_shown", "choices_shown"})
-NUMBERS = frozenset({"estimate", "low", "high", "p", "p_holm", "credit", "margin", "seconds", "cost"})
-SLICES = {"by_category": "category", "by_tier": "tier"}
-Row = dict[str, Any]
-
-
+# --- csv: one number per cell ---
 def write_tables(run: ExportedRun, out: Path) -> list[Path]:
-    """`estimates` (one row per number), `outcomes` and `users`."""
-    ending = run.settings.format
-    users = user_rows(UserTable.of_run(run.evaluation.folder))
-    tables = {"estimates": _estimates(run), "outcomes": _outcomes(run), "users": users}
-    return [write_file(out / f"{name}.{ending}", _encoded(list(rows), ending)) for name, rows in tables.items()]
+    """`estimates` (one row per model and condition), `outcomes` and `users`."""
+    folder = run.evaluation.folder
+    tables = {
+        "estimates": numbers_table({folder.name: run.summary}),
+        "outcomes": table_of("", [_flat(line) for line in run.lines()]),
+        "users": table_of("", list(user_rows(UserTable.of_run(folder)))),
+    }
+    return [write_file(out / f"{name}.csv", as_csv(table).encode()) for name, table in tables.items()]
 
 
-def _estimates(run: ExportedRun) -> Iterator[Row]:
-    about = {"run": run.evaluation.folder.name, "dataset": run.about.name, "split": run.about.split}
-    columns = ("group_by", "group", "estimate", *PARTS)
-    results: list[tuple[str, str | None, Row]] = [
-        (row.model, row.condition, row.as_json()) for row in run.summary.results
-    ]
-    results += [(row.model, row.condition, {row.kind: to_builtins(row)}) for row in run.summary.contrasts]
-    for model, condition, result in results:
-        for numbers in _numbers(result):
-            metric = numbers.pop("metric")
-            cells = {name: numbers.get(name) for name in columns}
-            yield {**about, "model": model, "condition": condition, "metric": metric, **cells}
-
-
-def _numbers(result: Mapping[str, Any], path: str = "") -> Iterator[Row]:
-    """Every number of a result; those of slices have their slice in columns of its own."""
-    main = "accuracy" if "accuracy" in result else "alignment"
-    for name, entry in result.items():
-        metric = f"{path}{name}"
-        if not path and name in SLICES:
-            yield from ({**_parts(e, main), "group_by": SLICES[name], "group": group} for group, e in entry.items())
-        elif not path and name == "by_group":
-            for attribute, estimates in entry.items():
-                groups = estimates.get("groups", estimates).items()
-                yield from ({**_parts(e, main), "group_by": attribute, "group": group} for group, e in groups)
-        elif isinstance(entry, Mapping) and "value" in entry:
-            yield _parts(entry, metric)
-        elif isinstance(entry, Mapping):
-            yield from _numbers(entry, f"{metric}.")
-        elif isinstance(entry, int | float) and not isinstance(entry, bool):
-            yield {"metric": metric, "estimate": entry}
-
-
-def _parts(entry: Mapping[str, Any], metric: str) -> Row:
-    return {"metric": metric, "estimate": entry["value"], **{part: entry.get(part) for part in PARTS}}
-
-
-def _outcomes(run: ExportedRun) -> Iterator[Row]:
-    for line in run.lines():
-        yield {
-            **{name: line[name] for name in ("pair", "user", "cluster", "model", "condition", "credit", "margin")},
-            "failure": line["failure"],
-            "failure_kind": line.get("failure_kind"),
-            "posts_shown": len(line["post_ids"]),
-            "choices_shown": len(line.get("choices", ())),
-            **{name: line[name] for name in ("cut", "tokens", "seconds", "cost")},
-            "leaks": line.get("leaks", 0),
-            **{f"score_{n}": score for n, score in enumerate(line["scores"] or (), 1)},
-            **{f"verdict_{n}": verdict for n, verdict in enumerate(line["verdicts"] or (), 1)},
-        }
-
-
-def _encoded(rows: list[Row], ending: str, batch: int = 10_000) -> bytes:
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    def type_of(name: str) -> Any:
-        """By what the column is, or, where that depends on the run, by what it holds."""
-        if name in WHOLE:
-            return pa.int64()
-        if name in NUMBERS or name.startswith("score_"):
-            return pa.float64()
-        first = next((row[name] for row in rows if row.get(name) is not None), "")
-        return pa.string() if isinstance(first, str) else pa.float64()
-
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    schema = pa.schema([(name, type_of(name)) for name in names])
-    batches = [pa.RecordBatch.from_pylist(part, schema=schema) for part in chunks(rows, batch)]
-    table = pa.Table.from_batches(batches, schema=schema)
-    buffer = pa.BufferOutputStream()
-    if ending == "csv":
-        for n, name in enumerate(names):
-            if schema.field(name).type == pa.string():
-                cells = [None if cell is None else inert(cell) for cell in table[name].to_pylist()]
-                table = table.set_column(n, name, pa.array(cells, pa.string()))
-        pa.csv.write_csv(table.rename_columns([inert(name) for name in names]), buffer)
-    else:
-        pa.parquet.write_table(table, buffer)
-    content: bytes = buffer.getvalue().to_pybytes()
-    return content
+def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
+    """An outcome without texts: lists become counts, or columns with a number."""
+    return {
+        **{name: line[name] for name in ("pair", "user", "cluster", "model", "condition", "credit", "margin")},
+        **{name: line.get(name) for name in ("failure", "failure_kind")},
+        "posts_shown": len(line["post_ids"]),
+        "choices_shown": len(line.get("choices", ())),
+        **{name: line[name] for name in ("cut", "tokens", "seconds", "cost")},
+        "leaks": line.get("leaks", 0),
+        **{f"score_{n}": score for n, score in enumerate(line["scores"] or (), 1)},
+        **{f"verdict_{n}": verdict for n, verdict in enumerate(line["verdicts"] or (), 1)},
+    }

@@ -1,13 +1,7 @@
-"""every_eval_ever, schema 0.3.0: per model one record of its results and one file of its samples.
-
-A failure is not a score: such rows are left out of the samples and counted beside the estimate.
-"""
+"""every_eval_ever, schema 0.3.0: one record per model. A failure is not a score: it is counted beside the estimate."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-from itertools import groupby
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -20,35 +14,21 @@ from prb import __version__
 from prb.hashing import digest
 from prb.reporting.formats import BENCHMARK, ExportedRun, model_id, write_file
 from prb.summary import Contrast, Metric, short_name
-from prb.types import Estimate, Pair
+from prb.types import Estimate
 
 SCHEMA = "0.3.0"
 
 
 def write(run: ExportedRun, out: Path) -> list[Path]:
     files = []
-    for name, lines in groupby(run.lines(), key=lambda line: line["model"]):
-        model = model_id(name, run.models[name])
+    for name, spec in run.models.items():
+        model = model_id(name, spec)
         evaluation = f"{BENCHMARK}/{model}/{int(run.day.timestamp())}"
-        uuid = UUID(
-            bytes=digest(evaluation, name, to_builtins(run.about), run.evaluation.settings.saved())[:16], version=4
-        )
-        samples = b"".join(
-            orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in _samples(run, evaluation, model, lines)
-        )
-        place = Path("data", BENCHMARK, *model.split("/", 1))
+        identity = digest(evaluation, name, to_builtins(run.about), run.evaluation.settings.saved())
         record = _record(run, name, model, evaluation)
-        if samples:
-            record["detailed_evaluation_results"] = {
-                "format": "jsonl",
-                "file_path": (place / f"{uuid}_samples.jsonl").as_posix(),
-                "hash_algorithm": "sha256",
-                "checksum": hashlib.sha256(samples).hexdigest(),
-                "total_rows": samples.count(b"\n"),
-            }
-            files.append(write_file(out / place / f"{uuid}_samples.jsonl", samples))
         content = orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        files.append(write_file(out / place / f"{uuid}.json", content))
+        place = out / Path("data", BENCHMARK, *model.split("/", 1), f"{UUID(bytes=identity[:16], version=4)}.json")
+        files.append(write_file(place, content))
     return files
 
 
@@ -136,47 +116,3 @@ def _source(run: ExportedRun) -> dict[str, Any]:
         "samples_number": about.rows,
         "additional_details": details,
     }
-
-
-def _samples(
-    run: ExportedRun, evaluation: str, model: str, lines: Iterator[dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        credit = line["credit"]
-        if credit is None:
-            continue
-        item = run.items.get(line["pair"])
-        asked: dict[str, Any] = {"raw": line["pair"], "reference": ["chosen"]}  # where texts are not exported
-        if isinstance(item, Pair):
-            turns = [f"{turn.role}: {turn.text}" for turn in item.context]
-            asked = {
-                "raw": "\n\n".join([*turns, item.question]),
-                "reference": list(item.answers[: item.n_best]),
-                "choices": list(item.answers),
-            }
-        replies = line["text"] if line["text"] and item else [str(v) for v in line["scores"] or line["verdicts"]]
-        metadata = {name: str(line[name]) for name in ("user", "cluster", "condition", "margin", "tokens", "cost")}
-        yield {
-            "schema_version": SCHEMA,
-            "evaluation_id": evaluation,
-            "model_id": model,
-            "evaluation_name": f"accuracy ({line['condition']})",
-            "evaluation_result_id": f"accuracy/{line['condition']}",
-            "sample_id": line["pair"],
-            "sample_hash": hashlib.sha256((asked["raw"] + "".join(asked["reference"])).encode()).hexdigest(),
-            "interaction_type": "single_turn",
-            "input": asked,
-            "output": {"raw": replies},
-            "answer_attribution": [
-                {
-                    "turn_idx": 0,
-                    "source": "output.raw",
-                    "extracted_value": "tie" if 0 < credit < 1 else "chosen" if credit else "rejected",
-                    "extraction_method": "highest score" if line["verdicts"] is None else "verdicts in both orders",
-                    "is_terminal": True,
-                }
-            ],
-            "evaluation": {"score": credit, "is_correct": credit == 1},
-            "performance": {"latency_ms": 1000 * line["seconds"]},
-            "metadata": {**metadata, "posts_shown": str(len(line["post_ids"]))},
-        }

@@ -115,19 +115,6 @@
       h("p", { class: "soft" }, `${y.label}: ${y.says}. ${x.label}${second.data === data ? "" : `, on ${second.data.label}`}: ${x.says}. A model is on the front if no other one is at least as good in both and better in one.`));
   }
 
-  // numbers of others: a table of its own, so that nothing sorts, ranks or tests them with ours
-  function published(list) {
-    if (!list) return null;
-    const text = (name) => ({ label: name, left: true, wrap: true, of: (r) => r[name] });
-    const heads = [{ label: "model", left: true, of: (r) => [r.model, h("span", { class: "badge" }, "published")] }, { label: "percent", of: (r) => percent(r.value) },
-      text("metric"), text("condition"), { label: "rows", of: (r) => r.rows && count(r.rows) }, text("source"), text("note")].filter((c) => list.some((r) => c.of(r)));
-    const drawn = table(heads, list.map((r) => heads.map((c) => c.of(r) || "–")));
-    drawn.className = "board published";
-    return [h("h2", {}, "Published results"),
-      h("p", { class: "soft" }, "As others published them on this dataset, not run here: their procedure may differ, and they take no part in ranks, intervals and tests."),
-      h("div", { class: "card" }, h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Published results" }, drawn))];
-  }
-
   // --- all numbers ---
   function view(data, state) {
     const slices = ["all", LENGTH, ...data.categories.map((c) => `category:${c}`), ...data.tiers.map((t) => `tier:${t}`)];
@@ -215,7 +202,7 @@
     const equal = h("input", { type: "checkbox", id: "length", onchange: () => go({ length: equal.checked ? "1" : null, tier: null, category: null }) });
     const search = h("input", { type: "search", id: "q", placeholder: "model name", oninput: () => go({ q: search.value }, { replace: true }) });
     const ranked = h("select", { id: "ranked", onchange: () => go({ by: ranked.value }) });
-    const first = h("div", { class: "card" }), trade = h("div", {}), body = h("div", {}), said = h("ul", { class: "notes" }), others = h("div", {});
+    const first = h("div", { class: "card" }), trade = h("div", {}), body = h("div", {}), said = h("ul", { class: "notes" });
     const label = (text, input) => h("label", {}, text, input);
     const { sentences, size } = data.verdict, warnings = data.models.flatMap((m) => (m.warnings || []).map((text) => `${m.name} ${text}.`));
     const link_ = h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "link");
@@ -228,7 +215,7 @@
     h("div", { class: "reading" }, h("details", { id: "how" }, h("summary", {}, "How to read this"),
         h("p", {}, "Both answers of a pair are good; one follows what this user wants, the other does not. A reward model knows whose preference it judges only if it is right more often with the user's own history (●) than with somebody else's (◇): the difference is its control. A user-blind model has a control of 0, however accurate it is."),
         h("p", {}, "“Not shown” means that this test could not tell the difference from chance, not that there is none. Ranks such as 2–4 are all the places that the tests leave open. Models for comparison never see the user, or are shown the rubric: what they reach is a reference, neither a floor nor a ceiling.")),
-      h("div", { class: "controls" }, label("Ranked by", ranked), label("Search", search))), first, trade, others, numbers];
+      h("div", { class: "controls" }, label("Ranked by", ranked), label("Search", search))), first, trade, numbers];
 
     function update(board, state, second) {
       const v = view(data, state), all = ways(data, board), m = all.find((w) => w.key === state.by) || all.find((w) => w.key === (data.ranked || data.shown));
@@ -241,7 +228,6 @@
       if (search.value !== v.q) search.value = v.q;
       put(first, chart(data, board, m, state));
       put(trade, plane(data, board, second));
-      put(others, published(board.published));
       numbers.open = Boolean(state.numbers || IN_NUMBERS.some((key) => state[key]));
       current = grid(data, board, v);
       put(body, h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "All numbers" }, current.drawn));

@@ -48,9 +48,9 @@
     const rows = pairs.ids.map((_, i) => i).filter((i) => pairs.users[i] === n).map((i) => {
       const [sign, meaning] = MARK[list.credit[model][i]];
       return [h("a", { href: link({ ...view, user, pair: pairs.ids[i] }, "pairs.html") }, pairs.heads ? pairs.heads[i] : pairs.ids[i]), h("span", { class: `mark m${list.credit[model][i] === "-" ? "x" : list.credit[model][i]}`, role: "img", "aria-label": meaning, title: meaning }, sign),
-        number(list.margin[model][i]), h("a", { href: link({ ...view, pair: pairs.ids[i] }, "histories.html"), "aria-label": `history for ${pairs.ids[i]}` }, "posts")];
+        number(list.margin[model][i])];
     });
-    return h("section", { class: "card", id: "user" }, h("h2", { tabindex: -1 }, `Pairs of ${user}`), h("div", { class: "wide" }, table([{ label: "question", left: true, wrap: true }, { label: "verdict", left: true }, { label: "margin" }, { label: "history" }], rows)),
+    return h("section", { class: "card", id: "user" }, h("h2", { tabindex: -1 }, `Pairs of ${user}`), h("div", { class: "wide" }, table([{ label: "question", left: true, wrap: true }, { label: "verdict", left: true }, { label: "margin" }], rows)),
       h("p", { class: "soft" }, h("a", { href: link({ user: null }) }, "close")));
   }
 
