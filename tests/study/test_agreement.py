@@ -77,11 +77,6 @@ def test_a_good_study_passes_every_gate() -> None:
     assert "No item has to be dropped." in text
 
 
-def test_one_judgment_of_one_item_by_one_annotator_is_singular() -> None:
-    text = "\n".join(verdict(summarize(judged(study(1, 1)), draws=100)))
-    assert "1 judgment of 1 item by 1 annotator." in text
-
-
 def test_answers_of_different_quality_fail_parity_with_the_figures() -> None:
     result = summarize(judged(study(ratings=rated(5, 4))), draws=0)
     assert result.quality.correctness.parity.mean == 1.0

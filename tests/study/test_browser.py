@@ -278,18 +278,3 @@ def test_a_submit_that_fails_loses_no_draft(browser: Any, make: Make) -> None:
         visit.keys("Enter")
         visit.arrive(".wishes")
         assert visit.page.evaluate("Object.keys(sessionStorage).length") == 0
-
-
-def test_a_link_is_replaced_only_after_a_question(browser: Any, make: Make) -> None:
-    study = make()
-    person = study.person()
-    with study.serving() as address:
-        page = Visit(browser, scripts=False).page
-        page.goto(f"{address}/admin/login")
-        page.fill("#password", PASSWORD)
-        page.click("text=Sign in")
-        page.locator("summary", has_text="New link").first.click()
-        assert person.client.get("/task").status_code == 200
-        page.locator("button:visible", has_text="Replace the link").click()
-        page.wait_for_selector("text=shown only this once")
-    assert person.client.get("/task").status_code == 401

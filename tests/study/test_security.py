@@ -84,15 +84,6 @@ def test_nothing_a_participant_writes_is_markup(make: Make, monkeypatch: pytest.
     harmless(study.admin().open("/admin"))
 
 
-def test_a_megabyte_of_form_is_refused_and_nothing_is_kept(make: Make) -> None:
-    study = make()
-    person = study.person()
-    person.open("/task")
-    reply = person.send(person.action, {**BEFORE, "active": "9" * 1_000_000})
-    assert (reply.status_code, "nothing was saved" in reply.text) == (413, True)
-    assert study.count(REPLY) == 0
-
-
 def test_broken_forms_end_in_a_page_not_in_an_error(make: Make) -> None:
     person = make().person()
     person.open("/task")

@@ -312,17 +312,14 @@ def accuracies(keep: Bools, sums: Floats, sizes: Floats) -> Floats:
         return np.asarray((kept @ sums.T) / (kept @ sizes.T))
 
 
-def first_shares(values: Floats) -> Floats:
-    """Of (draws, models): how often each model is first; models that tie share the draw."""
-    best = values == np.nanmax(values, axis=1, keepdims=True)
-    return np.asarray((best / best.sum(axis=1, keepdims=True)).mean(axis=0))
-
-
 def without_random(orders: Ints, k: int, sums: Floats, sizes: Floats) -> dict[str, Any]:
-    """Without the first k clusters of every order: mean and central 95 % of accuracies, how often a model is first."""
+    """Without the first k clusters of every order: mean and central 95 % of accuracies, how often a model is first;
+    models that tie share the draw."""
     values = accuracies(orders >= k, sums, sizes)
+    best = values == np.nanmax(values, axis=1, keepdims=True)
+    first = (best / best.sum(axis=1, keepdims=True)).mean(axis=0)
     low, high = np.quantile(values, (0.025, 0.975), axis=0)
-    columns = {"value": values.mean(axis=0), "low": low, "high": high, "first": first_shares(values)}
+    columns = {"value": values.mean(axis=0), "low": low, "high": high, "first": first}
     return {name: column.round(5).tolist() for name, column in columns.items()}
 
 

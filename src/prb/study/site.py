@@ -93,7 +93,6 @@ class Site:
         with database.read() as connection:
             study = study_row(connection)
         self.kind: str = study.kind
-        self.title: str = study.title
         self.secret: str = study.secret
         self.settings: Mapping[str, Any] = study.settings
         self._forms = URLSafeSerializer(self.secret, salt="form")
@@ -107,18 +106,18 @@ class Site:
             lstrip_blocks=True,
         )
         self.templates.filters["visible"] = visible
-
-    def page(self, request: Request, name: str, status: int = 200, **fields: Any) -> HTMLResponse:
-        common = {
-            "title": self.title,
+        self.templates.globals |= {
+            "title": study.title,
             "kind": self.kind,
             "rubric": self.settings.get("rubric", True),
             "practice": self.settings.get("practice", False),
             "contact": self.settings.get("contact", ""),
-            "token": self._forms.dumps([request.scope.get("session", {}).get("key"), time.time()]),
             "notice": "",
         }
-        return HTMLResponse(self.templates.get_template(name).render(**{**common, **fields}), status)
+
+    def page(self, request: Request, name: str, status: int = 200, **fields: Any) -> HTMLResponse:
+        token = self._forms.dumps([request.scope.get("session", {}).get("key"), time.time()])
+        return HTMLResponse(self.templates.get_template(name).render(token=token, **fields), status)
 
     def administrator(self, request: Request, form: Form | None = None) -> None:
         """Refuses everybody else and, if there is a form, one that is not from our page."""
@@ -477,8 +476,9 @@ def posts(request: Request, site: ServedSite) -> Response:
 def add_post(request: Request, site: ServedSite, form: Posted) -> Response:
     annotator = site.working(request, form).id
     text = form.get("text", "").strip()
-    if wrong := too_long(text) if len(text) > MAX_TEXT else "" if text else "Write or paste something first.":
-        raise Refused(422, "Go back and change your post", wrong)
+    wrong = too_long(text) if len(text) > MAX_TEXT else ""
+    if wrong or not text:
+        raise Refused(422, "Go back and change your post", wrong or "Write or paste something first.")
     with site.database.write() as connection:
         lock_annotator(connection, annotator)
         posts = posts_of(connection, annotator)
