@@ -47,6 +47,7 @@ def _twins(**changes: Any) -> list[Row]:
 
 REQUIRED = ("question", "chosen", "rejected")
 LATIN_1 = line(sound(2, question="Is the café open?")).decode().encode("latin-1")
+UNKNOWN = "is no other row without errors that points back"
 UNSWAPPED = "does not hold the same question with the answers swapped"
 
 WRONG_TYPE: list[tuple[str, Any, str]] = [
@@ -99,18 +100,14 @@ BROKEN: dict[str, Broken] = {
         {"id": "r2", "text": "a", "label": 1},
         says=["`question` and `chosen` and `rejected` are missing; the columns are text, label"],
     ),
-    "two users": between(
-        sound(2, user=None, user_id="a", Annotator="b"),
-        says=["`user_id` and `Annotator` may both be the `user`; rename the right one to `user`"],
-    ),
     **{
         f"{column} for {field}": between(
             sound(2, **{field: None, column: "x"}),
             says=[f"`{column}` looks like {what} but is not read; did you mean `{field}`?"],
         )
         for field, what, columns in (
-            ("user", "the user", ("usr", "users", "reviewer_id", "anotator_id", "User-Email")),
-            ("profile", "the user's history", ("chat_history", "profle", "user_bio", "oldPosts", "memories")),
+            ("user", "the user", ("usr", "users", "reviewer_id", "annotator", "User-Email")),
+            ("profile", "the user's history", ("chat_history", "profle", "user_bio", "oldPosts", "past_choices")),
         )
         for column in columns
     },
@@ -131,18 +128,16 @@ BROKEN: dict[str, Broken] = {
     "post with empty text": between(
         sound(2, profile=[{"text": "Tea."}, {"text": ""}]), says=["`profile.1.text` is empty"]
     ),
-    "mirror at itself": between(sound(2, mirror="r2"), says=["`mirror` points at its own row"]),
-    "mirror nowhere": between(sound(2, mirror="r3"), says=["`mirror` 'r3' is not in the dataset, or has errors"]),
-    "mirror at a row without one": between(sound(2, mirror="r1"), says=["`mirror` 'r1' has no mirror itself"]),
+    **{
+        f"mirror {where}": between(sound(2, mirror=twin), says=[f"`mirror` {twin!r} {UNKNOWN}"])
+        for where, twin in (("at itself", "r2"), ("nowhere", "r3"), ("at a row without one", "r1"))
+    },
     "mirror that does not point back": between(
-        *make_twins(5),
-        sound(2, mirror="t5a"),
-        says=[(4, "`mirror` 't5a' does not point back: it points at 't5b'")],
-        good=["t5a", "t5b"],
+        *make_twins(5), sound(2, mirror="t5a"), says=[(4, f"`mirror` 't5a' {UNKNOWN}")], good=["t5a", "t5b"]
     ),
     "mirror at a broken twin": between(
         *_twins(narrative=3),
-        says=["`mirror` 't5b' is not in the dataset, or has errors", (3, "`narrative` must be text, not a number")],
+        says=[f"`mirror` 't5b' {UNKNOWN}", (3, "`narrative` must be text, not a number")],
         split="test",
     ),
     "mirror with another answer": between(
@@ -158,7 +153,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "mirror in another split": between(
         *_twins(split="train"),
-        says=["`mirror` 't5b' is in another split", (3, "`mirror` 't5a' is in another split")],
+        says=[f"`mirror` 't5b' {UNSWAPPED}", (3, f"`mirror` 't5a' {UNSWAPPED}")],
         split="test",
     ),
     "broken JSON": between(b'{"id": "r2",,}\n', says=["broken JSON: "]),

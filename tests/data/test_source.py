@@ -205,13 +205,7 @@ def write(path: Path, content: str | bytes) -> Path:
 # JSON
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        ' [\n {"id": 1}\n ,\n {"id": 2} ]\n',
-        '\ufeff[{"id":1},{"id":2}]',
-    ],
-)
+@pytest.mark.parametrize("content", [' [\n {"id": 1}\n ,\n {"id": 2} ]\n', '\ufeff[{"id":1},{"id":2}]'])
 def test_a_list_of_objects_is_rows(tmp_path: Path, content: str) -> None:
     rows = list(file_source(write(tmp_path / "x.json", content)).rows())
     assert [(row.line, row.data) for row in rows] == [(1, {"id": 1}), (2, {"id": 2})]
@@ -236,15 +230,10 @@ def test_a_table_loads_with_json_in_its_structured_columns(tmp_path: Path) -> No
     assert pairs[0].profile[0].text == sound(1)["profile"][0]["text"]
 
 
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [
-        ("x.csv", "Question;Chosen;Rejected;User ID\nTea, or not?;Yes.;No.;ann\n"),
-        ("x.csv", "Question\tChosen\tRejected\tUser ID\nTea, or not?\tYes.\tNo.\tann\n"),
-    ],
-)
-def test_tables_of_any_dialect_and_capital_headers_load(tmp_path: Path, name: str, table: str) -> None:
-    (pair,) = load_pairs(str(write(tmp_path / name, table)))
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_tables_may_be_separated_by_semicolons_or_tabs(tmp_path: Path, separator: str) -> None:
+    table = "question;chosen;rejected;user\r\nTea, or not?;Yes.;No.;ann\r\n".replace(";", separator)
+    (pair,) = load_pairs(str(write(tmp_path / "x.csv", table)))
     assert (pair.question, pair.answers, pair.user) == ("Tea, or not?", ("Yes.", "No."), "ann")
 
 

@@ -56,7 +56,7 @@ PROMPT = [{"role": "user", "content": "Hi {x}"}, {"role": "assistant", "content"
 
 def test_user_and_profile_are_kept(write_jsonl: Write) -> None:
     (pair,) = load_pairs(
-        spec(write_jsonl([{**FIRST, "user_id": "ann", "persona": "I like apples.", "split": "filtered"}]))
+        spec(write_jsonl([{**FIRST, "user_id": "ann", "profile": "I like apples.", "split": "filtered"}]))
     )
     assert (pair.user, pair.profile[0].text, pair.split) == ("ann", "I like apples.", None)
 
