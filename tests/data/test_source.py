@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import decimal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,13 +73,6 @@ def test_a_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path: Path) -> Non
 # Parquet
 
 
-def test_plain_parquet_from_elsewhere_loads(tmp_path: Path) -> None:
-    rows = [make_row(1, tier="stated", extra=3), make_row(2, user=None)]
-    path = write_parquet(tmp_path / "x.parquet", rows)
-    assert [row.data for row in file_source(path).rows()] == rows
-    assert load(str(path)).index.ids == ["r1", "r2"]
-
-
 def test_empty_cells_are_absent_fields_at_any_depth(tmp_path: Path) -> None:
     posts = [{"id": "p1", "text": "Tea."}, {"id": None, "text": "Rain."}]
     path = write_parquet(
@@ -96,16 +88,6 @@ def test_an_arrow_map_is_an_object(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["a"], "groups": groups}), tmp_path / "x.parquet")
     [row] = file_source(tmp_path / "x.parquet").rows()
     assert row.data == {"id": "a", "groups": {"age": "60+", "sex": "f"}}
-
-
-def test_columns_that_json_does_not_know_do_not_stop_a_load(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "x.parquet", [{**sound(1), "price": decimal.Decimal("1.50"), "raw": b"\xff"}])
-    assert load(str(path)).index.ids == ["r1"]
-
-
-def test_a_nul_in_parquet_is_found(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "x.parquet", [sound(1), sound(2, question="Why \0?")])
-    assert [row.problem for row in file_source(path).rows()] == [None, "holds a NUL byte"]
 
 
 # folders
@@ -259,9 +241,3 @@ def test_a_damaged_table_names_the_line(tmp_path: Path, content: str, line: int,
     assert last.line == line
     assert last.problem is not None
     assert last.problem.startswith(says)
-
-
-def test_a_folder_of_nothing_else_is_read(tmp_path: Path) -> None:
-    write(tmp_path / "train.json", orjson.dumps([sound(1)]))
-    write(tmp_path / "test.json", orjson.dumps([sound(2)]))
-    assert load(str(tmp_path)).index.ids == ["r2"]
