@@ -47,6 +47,7 @@ def _twins(**changes: Any) -> list[Row]:
 
 REQUIRED = ("question", "chosen", "rejected")
 LATIN_1 = line(sound(2, question="Is the café open?")).decode().encode("latin-1")
+UNKNOWN = "is no other row without errors that points back"
 UNSWAPPED = "does not hold the same question with the answers swapped"
 
 WRONG_TYPE: list[tuple[str, Any, str]] = [
@@ -54,31 +55,20 @@ WRONG_TYPE: list[tuple[str, Any, str]] = [
     ("user", {"name": "Ann"}, "`user` must be text, not an object"),
     ("mirror", True, "`mirror` must be text, not true/false"),
     ("question", 3, "`question` must be text, not a number"),
-    ("narrative", ["short"], "`narrative` must be text, not a list"),
-    ("category", 7, "`category` must be text, not a number"),
     ("chosen", {"text": "yes"}, "`chosen` must be text, not an object"),
-    ("rejected", False, "`rejected` must be text, not true/false"),
     ("tier", 2, "`tier` must be text, not a number"),
-    ("split", 2, "`split` must be text, not a number"),
-    ("topic", [], "`topic` must be text, not a list"),
     ("drift", "yes", "`drift` must be true or false, not text"),
     ("groups", ["60+"], "`groups` must be an object, not a list"),
     ("groups", {"age": 60}, "`groups.age` must be text, not a number"),
-    ("groups", {"int": 60}, "`groups.int` must be text, not a number"),
     ("profile", 7, "`profile` must be a list, not a number"),
-    ("profile", [7], "`profile.0` must be an object, not a number"),
     ("profile", ["I like tea.", " "], "`profile.1.text` is empty"),
     ("profile", [{"role": "user", "content": "Hi."}], "`profile.0.text` is missing"),
     ("context", "Hi.", "`context` must be a list, not text"),
-    ("profile", [{"text": "Tea."}, {"text": 5}], "`profile.1.text` must be text, not a number"),
-    ("profile", [{"text": "Tea.", "category": 1}], "`profile.0.category` must be text, not a number"),
     ("profile", [{"text": "Tea.", "id": [1]}], "`profile.0.id` must be text, not a list"),
     ("rubric_aspects", {"aspect": "x"}, "`rubric_aspects` must be a list, not an object"),
-    ("rubric_aspects", [{"aspect": 1}], "`rubric_aspects.0.aspect` must be text, not a number"),
     ("rubric_aspects", [{"evidence": "x"}], "`rubric_aspects.0.aspect` is missing"),
     ("chosen", [], "`chosen` is empty"),
     ("chosen", ["a", " "], "`chosen.1` is empty"),
-    ("rejected", ["a", 3], "`rejected.1` must be text, not a number"),
     ("rejected", ["z", "Once a week, plant 2 is happy. "], "`chosen` and `rejected` are the same text"),
     ("context", [{"role": "bot", "text": "Hi."}], "`context.0.role` must be 'system', 'user' or 'assistant', not 'bot"),
     ("choices", [{"question": "Tea?", "chosen": "Yes."}], "`choices.0.rejected` is missing"),
@@ -99,18 +89,14 @@ BROKEN: dict[str, Broken] = {
         {"id": "r2", "text": "a", "label": 1},
         says=["`question` and `chosen` and `rejected` are missing; the columns are text, label"],
     ),
-    "two users": between(
-        sound(2, user=None, user_id="a", Annotator="b"),
-        says=["`user_id` and `Annotator` may both be the `user`; rename the right one to `user`"],
-    ),
     **{
         f"{column} for {field}": between(
             sound(2, **{field: None, column: "x"}),
             says=[f"`{column}` looks like {what} but is not read; did you mean `{field}`?"],
         )
         for field, what, columns in (
-            ("user", "the user", ("usr", "users", "reviewer_id", "anotator_id", "User-Email")),
-            ("profile", "the user's history", ("chat_history", "profle", "user_bio", "oldPosts", "memories")),
+            ("user", "the user", ("usr", "users", "reviewer_id", "annotator", "User-Email")),
+            ("profile", "the user's history", ("chat_history", "profle", "user_bio", "oldPosts", "past_choices")),
         )
         for column in columns
     },
@@ -131,18 +117,16 @@ BROKEN: dict[str, Broken] = {
     "post with empty text": between(
         sound(2, profile=[{"text": "Tea."}, {"text": ""}]), says=["`profile.1.text` is empty"]
     ),
-    "mirror at itself": between(sound(2, mirror="r2"), says=["`mirror` points at its own row"]),
-    "mirror nowhere": between(sound(2, mirror="r3"), says=["`mirror` 'r3' is not in the dataset, or has errors"]),
-    "mirror at a row without one": between(sound(2, mirror="r1"), says=["`mirror` 'r1' has no mirror itself"]),
+    **{
+        f"mirror {where}": between(sound(2, mirror=twin), says=[f"`mirror` {twin!r} {UNKNOWN}"])
+        for where, twin in (("at itself", "r2"), ("nowhere", "r3"), ("at a row without one", "r1"))
+    },
     "mirror that does not point back": between(
-        *make_twins(5),
-        sound(2, mirror="t5a"),
-        says=[(4, "`mirror` 't5a' does not point back: it points at 't5b'")],
-        good=["t5a", "t5b"],
+        *make_twins(5), sound(2, mirror="t5a"), says=[(4, f"`mirror` 't5a' {UNKNOWN}")], good=["t5a", "t5b"]
     ),
     "mirror at a broken twin": between(
         *_twins(narrative=3),
-        says=["`mirror` 't5b' is not in the dataset, or has errors", (3, "`narrative` must be text, not a number")],
+        says=[f"`mirror` 't5b' {UNKNOWN}", (3, "`narrative` must be text, not a number")],
         split="test",
     ),
     "mirror with another answer": between(
@@ -158,7 +142,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "mirror in another split": between(
         *_twins(split="train"),
-        says=["`mirror` 't5b' is in another split", (3, "`mirror` 't5a' is in another split")],
+        says=[f"`mirror` 't5b' {UNSWAPPED}", (3, f"`mirror` 't5a' {UNSWAPPED}")],
         split="test",
     ),
     "broken JSON": between(b'{"id": "r2",,}\n', says=["broken JSON: "]),
@@ -170,6 +154,4 @@ BROKEN: dict[str, Broken] = {
     "escaped NUL": between(line(sound(2, question="Why \0?")), says=["holds a NUL byte"]),
     "a number for a row": between(b"5\n", says=["a row must be an object, not a number"]),
     "a list for a row": between(line([sound(2)]), says=["a row must be an object, not a list"]),
-    "text for a row": between(b'"r2"\n', says=["a row must be an object, not text"]),
-    "null for a row": between(b"null\n", says=["a row must be an object, not null"]),
 }

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from prb.data.check import check
 from prb.data.load import Users, load, load_pairs, sample_rows
-from prb.data.publish import convert
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput
 from prb.types import Aspect, Choice, Pair, Post, Rating, Turn
@@ -108,36 +107,6 @@ def test_a_row_becomes_a_pair(write_jsonl: Write) -> None:
         drift=True,
         groups={"age": "60+"},
     )
-
-
-def test_optional_fields_may_be_null_and_a_row_without_a_user_is_its_own(write_jsonl: Write) -> None:
-    nulls = dict.fromkeys(["user", "tier", "mirror", "split", "topic", "drift", "groups"])
-    dataset = load(str(write_jsonl([{**make_row(1), **nulls}])))
-    assert dataset.index.users == ["r1"]
-    [pair] = dataset
-    assert isinstance(pair, Pair)
-    assert (pair.user, pair.tier, pair.mirror, pair.split, pair.topic) == ("r1", None, None, None, None)
-    assert (pair.drift, pair.groups) == (False, {})
-
-
-def test_ids_may_be_whole_numbers(write_jsonl: Write) -> None:
-    first, second = make_twins(1)
-    rows = [{**first, "id": 1, "mirror": 2, "user": 10}, {**second, "id": 2, "mirror": 1, "user": 20}]
-    dataset = load(str(write_jsonl(rows)))
-    assert dataset.index.ids == ["1", "2"]
-    assert dataset.index.clusters == ["10", "10"]
-    assert [(pair.id, pair.user, pair.mirror) for pair in dataset if isinstance(pair, Pair)] == [
-        ("1", "10", "2"),
-        ("2", "20", "1"),
-    ]
-
-
-def test_parquet_gives_the_same_pairs(write_jsonl: Write, tmp_path: Path) -> None:
-    plain = write_jsonl([make_row(1), *make_twins(2), make_row(3, user=None, groups={"age": "60+"})])
-    convert(open_source(str(plain)), tmp_path / "set.parquet")
-    expected = load_pairs(str(plain))
-    assert len(expected) == 4
-    assert load_pairs(str(tmp_path / "set.parquet")) == expected
 
 
 def test_a_dataset_can_be_read_again_and_rows_in_memory_load_like_a_file(write_jsonl: Write) -> None:
@@ -264,12 +233,6 @@ def test_links_run_through_mirror_rows_and_questions() -> None:
     assert clusters_of(rows)[0] == ["a1", "a1", "a2", "a2", "u3", "a1", "u5", "u6", "u7", "u8"]
 
 
-def test_rows_without_a_user_that_repeat_a_question_are_one_cluster() -> None:
-    rows = [make_row(n, user=None) for n in range(1, 7)]
-    rows += [{**rows[0], "id": "copy"}]
-    assert clusters_of(rows) == (["copy", "r2", "r3", "r4", "r5", "r6", "copy"], "users and questions")
-
-
 def test_where_everybody_answers_the_same_questions_users_stay_clusters() -> None:
     votes = [make_row(n, question="Tea or coffee?", chosen="Tea.", rejected="Coffee.") for n in range(1, 6)]
     assert clusters_of([*votes, make_row(6)]) == (["u1", "u2", "u3", "u4", "u5", "u6"], "users")
@@ -282,11 +245,6 @@ def test_a_question_shared_with_another_split_links_nobody() -> None:
     rows = [make_row(n, split="test" if n < 5 else "train") for n in range(1, 9)]
     rows[6]["question"] = rows[0]["question"]
     assert clusters_of(rows) == (["u1", "u2", "u3", "u4"], "users and questions")
-
-
-def test_donors_know_their_cluster(write_jsonl: Write) -> None:
-    users = load(str(write_jsonl([*make_twins(1), make_row(2)])), donors=True).users
-    assert {name: users.cluster(name) for name in users.names} == {"a1": "a1", "b1": "a1", "u2": "u2"}
 
 
 def test_a_user_of_two_splits_is_a_donor_in_both(write_jsonl: Write) -> None:
@@ -384,14 +342,6 @@ LAYOUTS = st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_
 def rows_of(layout: list[tuple[int, bool]]) -> tuple[list[str], list[str]]:
     rows = [(f"g{n}", f"c{cluster}") for n, (cluster, twins) in enumerate(layout) for _ in range(1 + twins)]
     return [name for name, _ in rows], [cluster for _, cluster in rows]
-
-
-def test_a_few_rows_of_mirror_come_from_many_clusters() -> None:
-    index = load("mirror", limit=12).index
-    assert len(index) == 12
-    assert set(Counter(index.clusters).values()) == {2}
-    assert len(set(index.tiers)) > 1
-    assert len(set(index.categories)) > 1
 
 
 @given(LAYOUTS, st.integers(1, 40))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import decimal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,12 +86,6 @@ def test_the_embedded_benchmark_comes_with_its_license(tmp_path: Path) -> None:
     assert "model that ignores the user scores exactly 50 %" in text
     splits = [f"{split}.parquet" for split in ("dev", "hard", "restraint", "test")]
     assert names(tmp_path / "mirror") == ["README.md", *splits]
-
-
-def test_rows_without_a_split_are_the_test_split(write_jsonl: Write, tmp_path: Path) -> None:
-    push(str(write_jsonl([make_row(1)])), str(tmp_path / "out"))
-    assert names(tmp_path / "out") == ["README.md", "test.parquet"]
-    assert "License: not stated" in (tmp_path / "out" / "README.md").read_text("utf-8")
 
 
 def test_nothing_of_others_is_overwritten_and_bad_rows_are_refused(
@@ -215,14 +206,6 @@ def test_a_failed_conversion_leaves_no_file_and_an_older_one_alone(
     with pytest.raises(BadData):
         convert(open_source(str(path)), tmp_path / target)
     assert (tmp_path / target).read_bytes() == b"older"
-
-
-@pytest.mark.parametrize("target", ["x.jsonl", "y.parquet"])
-def test_a_value_that_json_does_not_know_is_refused(target: str, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": ["a"], "price": [decimal.Decimal("1.50")]}), tmp_path / "x.parquet")
-    with pytest.raises(BadInput, match=r"x.parquet holds a value that cannot be written as JSON: .*Decimal"):
-        convert(open_source(str(tmp_path / "x.parquet")), tmp_path / target)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["x.parquet"]
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl.gz", "x", "gone/x.jsonl"])

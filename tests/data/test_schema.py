@@ -39,11 +39,8 @@ def test_question_and_two_answers_are_enough() -> None:
         ({}, []),
     ],
 )
-@pytest.mark.parametrize("column", ["profile", "history", "Persona", "userProfile"])
-def test_a_profile_may_be_a_text_texts_attributes_or_posts_under_any_usual_name(
-    column: str, profile: Any, texts: list[str]
-) -> None:
-    pair = to_pair(normalize({**SMALLEST, "id": 1, column: profile}))
+def test_a_profile_may_be_a_text_texts_attributes_or_posts(profile: Any, texts: list[str]) -> None:
+    pair = to_pair(normalize({**SMALLEST, "id": 1, "profile": profile}))
     assert [post.text for post in pair.profile] == texts
 
 
@@ -57,29 +54,13 @@ def test_posts_keep_their_ids_or_are_numbered_and_attributes_are_named() -> None
     "columns",
     [
         {"user_id": "ann", "prompt": "Tea?", "history": "I am brief."},
-        {"annotator_id": "ann", "instruction": "Tea?", "persona": "I am brief."},
-        {"User ID": "ann", "Question": "Tea?", "Posts": ["I am brief."]},
-        {"worker-id": "ann", "query": "Tea?", "userHistory": [{"text": "I am brief."}]},
+        {"user": "ann", "question": "Tea?", "posts": ["I am brief."], "prompt": "Coffee?"},
         {"user": "ann", "prompt": [{"role": "user", "content": "Tea?"}], "profile": {"x": "I am brief."}},
     ],
 )
-def test_user_and_profile_survive_whatever_their_columns_are_called_and_that_is_said(columns: dict[str, Any]) -> None:
-    rows = [{**columns, "Chosen": "Yes.", "rejected_response": f"No {n}."} for n in range(2)]
-    dataset = load(MemorySource("mine", rows), donors=True)
-    for item in dataset:
-        assert (item.user, item.question, item.answers[0]) == ("ann", "Tea?", "Yes.")
-        assert "I am brief." in item.profile[0].text
-    (note,) = dataset.notes
-    assert note.startswith("read ")
-    assert "`Chosen` as `chosen`, `rejected_response` as `rejected`" in note
-    renamed = [name for name in columns if name not in ("user", "profile")]
-    assert all(f"`{name}` as `" in note for name in renamed)
-
-
-def test_a_column_of_our_own_name_goes_before_its_synonyms() -> None:
-    row = {**SMALLEST, "id": 1, "prompt": "Coffee?", "user": "ann", "annotator_id": "bob"}
-    pair = to_pair(normalize(row))
-    assert (pair.question, pair.user) == ("Tea?", "ann")
+def test_a_few_columns_have_another_name_which_yields_to_our_own(columns: dict[str, Any]) -> None:
+    (item,) = load(MemorySource("mine", [{**columns, "chosen": "Yes.", "rejected": "No."}]))
+    assert (item.user, item.question, len(item.profile)) == ("ann", "Tea?", 1)
 
 
 def test_columns_of_ordinary_preference_data_are_no_users_and_no_histories() -> None:
@@ -115,7 +96,7 @@ def test_a_rubric_may_be_texts_and_structured_fields_may_be_json() -> None:
     row = {
         **SMALLEST,
         "id": 1,
-        "rubric": ["brevity", "warmth"],
+        "rubric_aspects": ["brevity", "warmth"],
         "groups": '{"age": "60+"}',
         "context": "",
         "choices": "[]",
@@ -140,9 +121,3 @@ def test_a_rating_has_a_user_an_answer_and_a_number_from_zero_to_one(rating: flo
     assert isinstance(item, Rating)
     assert (item.id, item.user, item.rating, type(item.rating)) == ("4", "7", rating, float)
     assert item.rubric == (Aspect("warmth"),)
-
-
-def test_ratings_have_synonyms_of_their_own() -> None:
-    row = {"annotator": "ann", "prompt": "Tea?", "response": "Yes.", "score": 0.5, "persona": "I am brief."}
-    (item,) = load(MemorySource("mine", [row]), task="ratings")
-    assert (item.user, item.answers, len(item.profile)) == ("ann", ("Yes.",), 1)

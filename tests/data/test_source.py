@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import decimal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,13 +73,6 @@ def test_a_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path: Path) -> Non
 # Parquet
 
 
-def test_plain_parquet_from_elsewhere_loads(tmp_path: Path) -> None:
-    rows = [make_row(1, tier="stated", extra=3), make_row(2, user=None)]
-    path = write_parquet(tmp_path / "x.parquet", rows)
-    assert [row.data for row in file_source(path).rows()] == rows
-    assert load(str(path)).index.ids == ["r1", "r2"]
-
-
 def test_empty_cells_are_absent_fields_at_any_depth(tmp_path: Path) -> None:
     posts = [{"id": "p1", "text": "Tea."}, {"id": None, "text": "Rain."}]
     path = write_parquet(
@@ -96,16 +88,6 @@ def test_an_arrow_map_is_an_object(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["a"], "groups": groups}), tmp_path / "x.parquet")
     [row] = file_source(tmp_path / "x.parquet").rows()
     assert row.data == {"id": "a", "groups": {"age": "60+", "sex": "f"}}
-
-
-def test_columns_that_json_does_not_know_do_not_stop_a_load(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "x.parquet", [{**sound(1), "price": decimal.Decimal("1.50"), "raw": b"\xff"}])
-    assert load(str(path)).index.ids == ["r1"]
-
-
-def test_a_nul_in_parquet_is_found(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "x.parquet", [sound(1), sound(2, question="Why \0?")])
-    assert [row.problem for row in file_source(path).rows()] == [None, "holds a NUL byte"]
 
 
 # folders
@@ -205,13 +187,7 @@ def write(path: Path, content: str | bytes) -> Path:
 # JSON
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        ' [\n {"id": 1}\n ,\n {"id": 2} ]\n',
-        '\ufeff[{"id":1},{"id":2}]',
-    ],
-)
+@pytest.mark.parametrize("content", [' [\n {"id": 1}\n ,\n {"id": 2} ]\n', '\ufeff[{"id":1},{"id":2}]'])
 def test_a_list_of_objects_is_rows(tmp_path: Path, content: str) -> None:
     rows = list(file_source(write(tmp_path / "x.json", content)).rows())
     assert [(row.line, row.data) for row in rows] == [(1, {"id": 1}), (2, {"id": 2})]
@@ -236,15 +212,10 @@ def test_a_table_loads_with_json_in_its_structured_columns(tmp_path: Path) -> No
     assert pairs[0].profile[0].text == sound(1)["profile"][0]["text"]
 
 
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [
-        ("x.csv", "Question;Chosen;Rejected;User ID\nTea, or not?;Yes.;No.;ann\n"),
-        ("x.csv", "Question\tChosen\tRejected\tUser ID\nTea, or not?\tYes.\tNo.\tann\n"),
-    ],
-)
-def test_tables_of_any_dialect_and_capital_headers_load(tmp_path: Path, name: str, table: str) -> None:
-    (pair,) = load_pairs(str(write(tmp_path / name, table)))
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_tables_may_be_separated_by_semicolons_or_tabs(tmp_path: Path, separator: str) -> None:
+    table = "question;chosen;rejected;user\r\nTea, or not?;Yes.;No.;ann\r\n".replace(";", separator)
+    (pair,) = load_pairs(str(write(tmp_path / "x.csv", table)))
     assert (pair.question, pair.answers, pair.user) == ("Tea, or not?", ("Yes.", "No."), "ann")
 
 
@@ -270,9 +241,3 @@ def test_a_damaged_table_names_the_line(tmp_path: Path, content: str, line: int,
     assert last.line == line
     assert last.problem is not None
     assert last.problem.startswith(says)
-
-
-def test_a_folder_of_nothing_else_is_read(tmp_path: Path) -> None:
-    write(tmp_path / "train.json", orjson.dumps([sound(1)]))
-    write(tmp_path / "test.json", orjson.dumps([sound(2)]))
-    assert load(str(tmp_path)).index.ids == ["r2"]

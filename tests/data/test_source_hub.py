@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prb.data.load import load, load_pairs
-from prb.data.publish import convert
-from prb.data.source import MemorySource, open_source
+from prb.data.load import load
+from prb.data.source import open_source
 from prb.errors import BadInput, MissingExtra, UnknownName
 from tests.conftest import Row
 from tests.data.broken import line, sound
@@ -149,12 +146,6 @@ def test_what_is_not_in_the_cache_is_refused_with_the_reason(spec: str, publish:
         load(spec)
 
 
-def test_bad_rows_are_named_with_subset_split_and_line(publish: Publish) -> None:
-    publish({"test.jsonl": line(sound(1)) + line(sound(2, chosen=""))})
-    with pytest.raises(BadInput, match=r"default/test:2: `chosen` is empty"):
-        load("hub:owner/name")
-
-
 @pytest.mark.parametrize(
     ("files", "why"),
     [
@@ -175,15 +166,6 @@ def test_what_the_hub_library_cannot_read_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
-def test_our_own_parquet_can_be_published(publish: Publish, tmp_path: Path) -> None:
-    rows = [sound(1, mood={"x": None}, groups={"age": "60+"}, split="test"), sound(2, id=7, profile={"likes": "tea"})]
-    convert(MemorySource("mine", rows), tmp_path / "test.parquet")
-    publish({"test.parquet": (tmp_path / "test.parquet").read_bytes()})
-    read = [row.data for row in open_source("hub:owner/name").rows()]
-    assert read == [rows[0], {**rows[1], "split": "test"}]
-    assert [pair.id for pair in load_pairs("hub:owner/name")] == ["r1", "7"]
-
-
 def test_without_the_extra_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtra) as caught:
@@ -192,13 +174,3 @@ def test_without_the_extra_the_message_says_how_to_get_it(monkeypatch: pytest.Mo
         "reading from the hub needs the 'hub' extra: pip install 'personalized-rewardbench[hub]'"
     )
     assert caught.value.exit_code == 2
-
-
-def test_a_fresh_process_that_imported_nothing_else_reads_from_the_hub(tmp_path: Path) -> None:
-    pytest.importorskip("huggingface_hub", reason="needs the hub extra")
-    command = [sys.executable, "-m", "prb", "data", "check", "hub:owner/name"]
-    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 2
-    assert "hub:owner/name is not in the local cache and the hub cannot be reached" in done.stderr
-    assert "Traceback" not in done.stderr

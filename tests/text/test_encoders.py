@@ -111,16 +111,6 @@ def test_damaged_weights_are_one_line(minilm: Encoder, tmp_path: Path) -> None:
         ENCODERS.make(f"minilm?path={tmp_path / 'copy'}")
 
 
-def test_missing_weights_are_named_with_the_command_that_gets_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PRB_CACHE", str(tmp_path))
-    with pytest.raises(BadInput, match=r"no minilm weights in .*minilm; get them with `prb models pull minilm`"):
-        ENCODERS.make("minilm")
-    with pytest.raises(BadInput, match=r"no minilm weights in .*elsewhere"):
-        ENCODERS.make(f"minilm?path={tmp_path / 'elsewhere'}")
-
-
 def test_without_the_extra_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "transformers", None)

@@ -34,7 +34,7 @@ class PullConfig(Settings):
     name: Positional[str]
     """Which one: polis."""
     source: Name | None = None
-    """A folder with a copy of its files, or another address, instead of where they are published."""
+    """Another address with the same files, instead of where they are published."""
 
 
 @config

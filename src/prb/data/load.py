@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prb.config import HistoryKind
-from prb.data.schema import BUILD, Task, listed, prepared, read_columns, row_problems, to_choices, to_posts
+from prb.data.schema import BUILD, Task, listed, prepared, row_problems, to_choices, to_posts
 from prb.data.source import BadRow, RawRow, Source, Spool, open_source, subset_of
 from prb.errors import BadData, BadInput, Problem
 from prb.hashing import draw
@@ -267,8 +267,6 @@ class Dataset:
     fingerprint: str
     problems: tuple[Problem, ...]
     """Of the rows left out by `skip_bad`."""
-    renamed: Mapping[str, str]
-    """Field by column, where a column has another of its usual names."""
     _bad: frozenset[int]
     _sampled: frozenset[int] | None
     """With a limit: ordinals of the rows it takes."""
@@ -286,8 +284,6 @@ class Dataset:
     def notes(self) -> list[str]:
         """What a user should know about how the rows were read, one line each."""
         notes = [f"left out {self.left_out} rows with errors"] if self.problems else []
-        if self.renamed:
-            notes.append("read " + ", ".join(f"`{column}` as `{field}`" for column, field in self.renamed.items()))
         return [*notes, *self.users.notes()]
 
     def __len__(self) -> int:
@@ -374,7 +370,7 @@ def load(
             raise BadInput(f"{source.name} has no rows in split {split!r}; its splits are {splits}")
     index, users, sampled = scan.select(split, limit, shard)
     problems, bad = tuple(scan.problems), frozenset(scan.bad)
-    return Dataset(source, task, split, index, users, scan.fingerprint, problems, scan.renamed, bad, sampled)
+    return Dataset(source, task, split, index, users, scan.fingerprint, problems, bad, sampled)
 
 
 def training_split(source: Source) -> str | None:
@@ -408,7 +404,6 @@ class Scan:
         self.ids: dict[str, int] = {}
         """Id to position among the good rows."""
         self.splits: list[str | None] = []
-        self.renamed: dict[str, str] = {}
         self.users = Users(keep=donors)
         self._index = Index()
         self._ordinals = array("l")
@@ -437,8 +432,6 @@ class Scan:
             return [str(error)]
         if reasons:
             return reasons
-        names = tuple(name for name, value in row.data.items() if value is not None)
-        self.renamed |= read_columns(names, self.task)[0]
         row_id = str(data["id"])
         if (first := self.ids.get(row_id)) is not None:
             return [f"duplicate id {row_id!r}, first seen at {self._places[first]}:{self._lines[first]}"]
@@ -469,19 +462,12 @@ class Scan:
 
     def _mirror_problem(self, row_id: str) -> str | None:
         """Why a mirror row and its twin do not match, which only the whole dataset shows."""
-        twin, (question, answers, right) = self._mirrors[row_id]
-        if twin == row_id:
-            return "`mirror` points at its own row"
-        if twin not in self._mirrors:
-            why = "has no mirror itself" if twin in self.ids else "is not in the dataset, or has errors"
-            return f"`mirror` {twin!r} {why}"
-        back, (other_question, other_answers, other_right) = self._mirrors[twin]
-        if back != row_id:
-            return f"`mirror` {twin!r} does not point back: it points at {back!r}"
-        if (question, answers) != (other_question, other_answers) or right == other_right:
-            return f"`mirror` {twin!r} does not hold the same question with the answers swapped"
-        if self.splits[self.ids[row_id]] != self.splits[self.ids[twin]]:
-            return f"`mirror` {twin!r} is in another split"
+        twin, (*same, right) = self._mirrors[row_id]
+        back, (*other, other_right) = self._mirrors.get(twin, ("", (0, 0, 0)))
+        if back != row_id or twin == row_id:
+            return f"`mirror` {twin!r} is no other row without errors that points back"
+        if same != other or right == other_right or self.splits[self.ids[row_id]] != self.splits[self.ids[twin]]:
+            return f"`mirror` {twin!r} does not hold the same question with the answers swapped, in the same split"
         return None
 
     def select(

@@ -1,7 +1,6 @@
 """`prb data pull`: public datasets that may be downloaded, file by file, each pinned by its SHA-256.
 
-Nothing is kept that has another hash. Files that are there already are not downloaded again; a folder that holds a
-copy of the repository serves as well as the network.
+Nothing is kept that has another hash. Files that are there already are not downloaded again.
 """
 
 from __future__ import annotations
@@ -60,27 +59,20 @@ def pulled(name: str) -> Path:
 
 
 def pull(name: str, source: str | None = None, progress: Progress = SILENT) -> Path:
-    """The folder with the files of a dataset; what is missing comes from its address, or from a `source` instead."""
+    """The folder with the files of a dataset; what is missing comes from its address, or from another one."""
     if name not in DOWNLOADS:
         raise unknown("dataset to pull", name, list(DOWNLOADS))
     hashes, folder = DOWNLOADS[name].hashes, cache_folder() / "data" / name
     source = (source or DOWNLOADS[name].address).rstrip("/")
-    remote = source.startswith(("https://", "http://"))
-    if not remote and not Path(source).is_dir():
-        raise BadInput(f"{source} is no folder; --source is a folder or an address that begins with https://")
+    if not source.startswith(("https://", "http://")):
+        raise BadInput(f"--source must be an address, not {source!r}; for a folder, use {name}?path=FOLDER")
     progress.begin(f"pulling {name}", len(hashes))
     for path, sha256 in hashes.items():
         target = folder / path
         if not (target.is_file() and content_digest(target) == sha256):
             try:
-                if remote:
-                    with urlopen(f"{source}/{path}", timeout=TIMEOUT) as response:  # noqa: S310 - checked above
-                        content: bytes = response.read(MOST_BYTES)
-                else:
-                    content = (Path(source) / path).read_bytes()
-            except FileNotFoundError:
-                partial = f"a folder with a part of it can be used as it is: --dataset '{name}?path={source}'"
-                raise BadInput(f"{source} has no {path}; --source must hold all pinned files; {partial}") from None
+                with urlopen(f"{source}/{path}", timeout=TIMEOUT) as response:  # noqa: S310 - checked above
+                    content: bytes = response.read(MOST_BYTES)
             except (URLError, OSError) as error:
                 again = "run the same command again to resume"
                 raise PrbError(f"{source}/{path} cannot be read ({error}); {again}") from None

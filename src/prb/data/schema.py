@@ -1,8 +1,8 @@
 """Rows: which shapes they may have, what is wrong with one, what is built from it, and what converters of others share.
 
-Only `question`, `chosen` and `rejected` are required. Columns may have other usual names, a prompt and answers may be
-messages, and a profile may be a text, a list of texts, an attribute map or a list of posts. A column that looks like
-the user or the history but is read as neither is an error: without it, another question would be measured.
+Only `question`, `chosen` and `rejected` are required. A prompt and answers may be messages, and a profile may be a
+text, a list of texts, an attribute map or a list of posts. A column that looks like the user or the history but is read
+as neither is an error: without it, another question would be measured.
 """
 
 import ast
@@ -126,59 +126,28 @@ adapter = cache(TypeAdapter)
 
 # columns
 
-_PEOPLE = ("annotator", "rater", "worker", "participant", "voter")
-SYNONYMS: dict[str, list[str]] = {
-    "user": ["user_id", *_PEOPLE, *(f"{person}_id" for person in _PEOPLE)],
-    "profile": ["history", "persona", "posts", "user_profile", "user_history"],
-    "choices": ["past_choices", "past_preferences"],
-    "question": ["prompt", "instruction", "query"],
-    "chosen": ["chosen_response", "preferred"],
-    "rejected": ["rejected_response", "dispreferred"],
-    "rubric_aspects": ["rubric"],
-    "answer": ["response", "output", "completion"],
-    "rating": ["score"],
-}
-"""Other names under which a field is read, whatever their case and separators."""
+ALIASES = {"prompt": "question", "user_id": "user", "posts": "profile", "history": "profile"}
+"""Other names under which a field is read if its own is not there."""
 _LOOKS = {
-    "user": r"(users?|usr|uid|person|reviewer|respondent|labeler|customer|annotators?|raters?|workers?)"
+    "user": r"(users?|usr|uid|person|reviewer|respondent|labeler|annotator|rater|worker|participant|voter|customer)s?"
     r"(_(id|uid|uuid|name|key|hash|email))?",
-    "profile": r"(.+_)?(profiles?|history|histories|personas?|posts|memory|memories|bio)(_.+)?",
+    "profile": r"(.+_)?(profiles?|history|histories|personas?|posts|memory|memories|bio)(_.+)?|past_.+",
 }
 
 
 @lru_cache(maxsize=1024)  # nearly all rows of a file have the same columns
-def read_columns(names: tuple[str, ...], kind: Kind) -> tuple[Mapping[str, str], str]:
-    """How the columns of a row are read: field by column, where their names differ; or what is wrong with them."""
+def unread_column(names: tuple[str, ...], kind: Kind) -> str:
+    """What is wrong with columns of which one seems to hold the user or the history, and is read as neither."""
     known: frozenset[str] = ROWS[kind].__required_keys__ | ROWS[kind].__optional_keys__
-    field_of = {name: field for field in known for name in (field, *SYNONYMS.get(field, ()))}
-    renamed: dict[str, str] = {}
-    others = []
-    for name in names:
-        field = field_of.get(plain(name))
-        if field is None:
-            others.append(name)
-        elif field not in names:
-            if other := next((column for column, read in renamed.items() if read == field), None):
-                return {}, f"`{other}` and `{name}` may both be the `{field}`; rename the right one to `{field}`"
-            renamed[name] = field
-    fields_read = {*names, *renamed.values()}
     for field, what in (("user", "the user"), ("profile", "the user's history")):
-        if field not in fields_read and not (field == "profile" and "choices" in fields_read):
-            for name in (name for name in others if _looks_like(field, name)):
-                return {}, f"`{name}` looks like {what} but is not read; did you mean `{field}`?"
-    return renamed, ""
-
-
-def plain(name: str) -> str:
-    """`User ID`, `userId` and `user-id` are `user_id`."""
-    return re.sub(r"[\W_]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)).strip("_").lower()
-
-
-def _looks_like(field: str, name: str) -> bool:
-    """Whether a column seems to hold the user or the history, under a name that is none of the known ones."""
-    if re.fullmatch(_LOOKS[field], plain(name)):
-        return True
-    return 4 < len(name) < 40 and bool(get_close_matches(plain(name), [field, *SYNONYMS[field]], n=1, cutoff=0.85))
+        if field in names or (field == "profile" and "choices" in names):
+            continue
+        for name in (name for name in names if name not in known):
+            plain = re.sub(r"[\W_]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)).strip("_").lower()
+            near = get_close_matches(plain, [field], n=1, cutoff=0.85) if 4 < len(name) < 40 else []
+            if near or re.fullmatch(_LOOKS[field], plain):
+                return f"`{name}` looks like {what} but is not read; did you mean `{field}`?"
+    return ""
 
 
 # values
@@ -194,14 +163,14 @@ def prepared(row: RawRow, kind: Kind) -> Row:
 
 
 def normalize(row: Row, kind: Kind = "pairs") -> Row:
-    """Columns by our names, nothing that is null, messages as turns and answers, any form of profile as posts."""
+    """Fields by our names, nothing that is null, messages as turns and answers, any form of profile as posts."""
     if None in row.values():
         row = {key: value for key, value in row.items() if value is not None}
-    renamed, problem = read_columns(tuple(row), kind)
-    if problem:
+    for name, field in ALIASES.items():
+        if name in row and field not in row:
+            row = {field if key == name else key: value for key, value in row.items()}
+    if problem := unread_column(tuple(row), kind):
         raise BadRow(problem)
-    if renamed:
-        row = {renamed.get(key, key): value for key, value in row.items()}
     changes: Row = {}
     for field in ("context", "choices", "groups", "rubric_aspects"):  # text in a CSV file
         if type(row.get(field)) is str:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from prb.data.named.personalllm import SCALES, taste
+from prb.data.named.judgments import SCALES, taste
 from tests.data.named.reading import Row, read
 
 Write = Callable[..., Path]

@@ -296,12 +296,6 @@ def test_a_dialogue_has_choices_between_two_answers_too(tmp_path: Path) -> None:
         open_source(f"global-dialogues-preferences?path={harms(tmp_path / 'other')}")
 
 
-def test_real_ratings_of_harm_have_a_hundred_people(shared_data: Path) -> None:
-    rows = read(f"pluriharms?path={shared_data / 'pluriharms'}&mirror=true")
-    assert_twins(rows)
-    assert len({row["user"] for row in rows}) == 100
-
-
 def test_real_conversations_give_twins_and_nobody_dominates(shared_data: Path) -> None:
     rows = read(f"polis?path={shared_data / 'polis'}&conversation=scoop-hivemind.taxes,vtaiwan.uberx&mirror=true")
     assert_twins(rows)

@@ -12,10 +12,9 @@ import pytest
 
 from prb.data.load import load, load_pairs
 from prb.data.source import open_source
-from prb.errors import BadData, BadInput, BadSpec
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
-from prb.stats.credit import SECTIONS, SUBSETS, rewardbench_sections
+from prb.stats.credit import SECTIONS, rewardbench_sections
 from tests.data.named.reading import read
 from tests.runs import result
 
@@ -35,13 +34,6 @@ def spec(path: Path) -> str:
     return f"rewardbench?path={path}"
 
 
-def test_one_rejected_answer_is_one_pair_without_a_user(write_jsonl: Write) -> None:
-    (pair,) = load_pairs(spec(write_jsonl([FIRST])))
-    assert (pair.id, pair.user, pair.category) == ("chat-0", "chat-0", "chat")
-    assert (pair.question, pair.chosen, pair.rejected) == ("Name a fruit.", "An apple.", "A brick, of course.")
-    assert (tuple(pair.profile), pair.rubric) == ((), ())
-
-
 def test_several_answers_stay_one_row(write_jsonl: Write) -> None:
     several = {**SECOND, "chosen": ["4", "four"], "id": "tied:7", "subset": "Ties"}
     first, second, third = load_pairs(spec(write_jsonl([FIRST, SECOND, several])))
@@ -51,12 +43,9 @@ def test_several_answers_stay_one_row(write_jsonl: Write) -> None:
     assert (third.id, third.answers[:2], third.n_best) == ("Ties-tied:7", ("4", "four"), 2)
 
 
-PROMPT = [{"role": "user", "content": "Hi {x}"}, {"role": "assistant", "content": "Yes?"}, {"content": "Help"}]
-
-
 def test_user_and_profile_are_kept(write_jsonl: Write) -> None:
     (pair,) = load_pairs(
-        spec(write_jsonl([{**FIRST, "user_id": "ann", "persona": "I like apples.", "split": "filtered"}]))
+        spec(write_jsonl([{**FIRST, "user_id": "ann", "profile": "I like apples.", "split": "filtered"}]))
     )
     assert (pair.user, pair.profile[0].text, pair.split) == ("ann", "I like apples.", None)
 
@@ -66,16 +55,6 @@ def test_parquet_and_rows_without_id_or_subset_are_read_too(tmp_path: Path) -> N
     rows = [{key: FIRST[key] for key in ("prompt", "chosen", "rejected")}] * 2
     pq.write_table(pa.Table.from_pylist(rows), path)
     assert load(spec(path)).index.ids == ["all-1", "all-2"]
-
-
-def test_missing_fields_rows_that_are_no_objects_and_missing_files_are_told(write_jsonl: Write) -> None:
-    path = write_jsonl([{"prompt": "p", "chosen": "c"}, [1]])
-    with pytest.raises(BadData, match=r"`rejected` is missing(.|\n)*a row must be an object"):
-        load(spec(path))
-    with pytest.raises(BadInput, match="does not exist"):
-        load("rewardbench?path=nowhere/at/all.jsonl")
-    with pytest.raises(BadSpec, match="needs path="):
-        load("rewardbench")
 
 
 def test_of_the_two_parts_on_the_hub_the_filtered_one_is_used(write_jsonl: Write) -> None:
@@ -125,12 +104,3 @@ def test_prior_sets_have_half_the_weight_and_other_subsets_no_score() -> None:
     )
     assert rewardbench_sections({**by_subset, "mine": 1.0}) is None
     assert rewardbench_sections({"shp": 1.0}) is None
-
-
-def test_ties_rows_with_two_answers_count(write_jsonl: Write, tmp_path: Path) -> None:
-    several = {"chosen": ["four"], "rejected": ["5", "6", "7"]}
-    rows = [{**several, "subset": subset} for subset in SUBSETS if subset != "Ties"]
-    ref = {"chosen": ["blue"], "rejected": ["red"], "subset": "Ties", "id": "ref:1"}
-    tied = {"chosen": ["blue", "gray"], "rejected": ["red"], "subset": "Ties", "id": "tied:1"}
-    found = scored(write_jsonl, tmp_path, [*rows, ref, tied])["rewardbench2"]
-    assert found["by_subset"]["Ties"] == pytest.approx(1.01)  # all right, and equal answers are equally long

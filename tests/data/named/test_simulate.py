@@ -179,11 +179,6 @@ def test_the_bayes_accuracy_is_that_of_the_rows(world: World) -> None:
         assert bayes_accuracy(world, split) == pytest.approx(np.mean(values))
 
 
-def test_the_bayes_accuracy_by_hand_where_everybody_cares_for_one_attribute() -> None:
-    # two draws of one attribute are the same in (3² + 2² + 3²) / 8² of all cases, and then the label is a coin
-    assert bayes_accuracy("simulate?persons=1600&groups=16&noise=0") == pytest.approx(1 - 22 / 64 / 2, abs=0.01)
-
-
 def test_mirror_twins_swap_labels_so_that_any_user_blind_score_is_exactly_at_chance() -> None:
     dataset = load("simulate?persons=40&mirror=true")
     assert min(dataset.index.twins) >= 0
