@@ -78,12 +78,6 @@ def test_noise_depends_on_everything_a_model_may_see_and_on_the_seed_and_on_noth
     assert noise_of(base, seed=1) != values[:1]
 
 
-def test_failures_stay_failures_and_no_noise_changes_nothing() -> None:
-    inner = ScriptedScorer(lambda ask: Failure("no") if ask.answer == "bad" else 2.5)
-    asks = [Ask(Query(question="q"), "bad"), Ask(Query(question="q"), "good")]
-    assert Noisy(inner, 0.0, 0).score(asks) == [Failure("no"), 2.5]
-
-
 @pytest.mark.parametrize(
     ("spec", "error", "says"),
     [

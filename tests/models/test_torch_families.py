@@ -113,17 +113,6 @@ def test_what_is_too_long_loses_old_posts_and_says_so_and_the_answer_stays_whole
     assert isinstance(failure, Failure)
 
 
-def test_pickled_weights_are_refused(tmp_path: Path) -> None:
-    folder = tiny.save(tmp_path / "m", "llama", labels=1)
-    weights = folder / "model.safetensors"
-    from safetensors.torch import load_file
-
-    torch.save(load_file(weights), folder / "pytorch_model.bin")
-    weights.unlink()
-    with pytest.raises(BadInput, match="cannot load"):
-        MODELS.make(f"classifier?path={folder}")
-
-
 def test_the_catalogue_is_found_by_hub_id_or_folder_name_and_code_runs_only_if_asked_for() -> None:
     assert quirk_of("OpenAssistant/reward-model-deberta-v3-large-v2").layout == "pair"
     assert quirk_of("/models/URM-LLaMa-3.1-8B").logit == 0
