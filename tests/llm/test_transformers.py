@@ -301,14 +301,6 @@ def test_top_p_keeps_the_likeliest_tokens_that_hold_it_and_no_more() -> None:
     assert three[3:] == [0, 0]
 
 
-def test_a_top_p_of_nothing_leaves_the_likeliest() -> None:
-    assert frequencies(Sampling(temperature=1.0, top_p=0.0), draws=50) == [1, 0, 0, 0, 0]
-
-
-def test_without_noise_it_is_the_likeliest() -> None:
-    assert draw(torch.tensor(LOGITS), None, Sampling()) == 0
-
-
 def slow_draw(logits: Any, noise: Any, sampling: Sampling) -> int:
     """By sorting everything and going through it one by one."""
     share = (logits / sampling.temperature).softmax(-1).tolist()
