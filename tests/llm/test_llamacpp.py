@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 import urllib.error
 import urllib.request
@@ -60,17 +59,6 @@ def test_a_reply_depends_on_its_own_request_alone(llm: LLM) -> None:
     ]
     alone = [said(llm, request) for request in requests]
     assert llm.complete([*requests, *requests[::-1]]) == [*alone, *alone[::-1]]
-
-
-@needs_smollm2
-def test_a_real_reply_depends_on_its_own_request_alone(smollm2: LLM) -> None:
-    long = "I paint walls. " * 30  # more than a block
-    requests = [
-        ask(f"{long}Name a colour and say why.", top_logprobs=5),
-        ask(f"{long}Name a colour and say why not.", temperature=1.0, seed=1, top_logprobs=5),
-    ]
-    alone = [said(smollm2, request) for one in requests for request in (ask("hi"), one)][1::2]
-    assert smollm2.complete([*requests[::-1], *requests]) == [*alone[::-1], *alone]
 
 
 def test_what_prompts_share_is_read_once_in_whole_blocks(llm: Any) -> None:
@@ -140,16 +128,6 @@ def test_the_fingerprint_is_the_hash_of_the_file_wherever_it_is(path: Path, llm:
     copy = shutil.copy(path, tmp_path / "another-name.gguf")
     assert make_llm(f"llamacpp/{copy}?threads=1&context=256").fingerprint == llm.fingerprint
     assert make_llm(f"llamacpp/{path}?threads=1&context=256") is llm, "the same weights are loaded once"
-
-
-def test_one_core_is_left_to_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(llamacpp, "_load_shared", lambda _, threads, *__: asked.append(threads))
-    for cores in (1, 2, 8):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)), raising=False)
-        make_llm(f"llamacpp/{path}")
-    make_llm(f"llamacpp/{path}?threads=5")
-    assert asked == [1, 1, 7, 5]
 
 
 def test_bad_settings_and_files_are_told(tmp_path: Path, path: Path) -> None:

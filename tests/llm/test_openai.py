@@ -34,7 +34,6 @@ from tests.llm.server import (
     Seen,
     echo,
     error,
-    faulty,
     in_turn,
     says,
     serve,
@@ -55,14 +54,6 @@ def test_a_request_says_all_that_was_asked_for() -> None:
             "logprobs": True,
             "top_logprobs": 4,
         }
-
-
-def test_connections_last_from_call_to_call() -> None:
-    with serve() as server:
-        llm = endpoint(server)
-        for _ in range(5):
-            one(llm)
-        assert (len(server.seen), server.connections) == (5, 1)
 
 
 def test_requests_run_together_but_never_more_than_allowed() -> None:
@@ -124,18 +115,13 @@ def test_an_absurd_number_in_a_reply_is_no_traceback() -> None:
         *(error(status, "later") for status in (408, 409, 429, 500, 502, 503, 529)),
         Reply(b"<html>Bad gateway</html>", 502),
         GARBAGE,
-        Reply(b""),
         Reply(b"\xff\xfe\x00"),
         Reply(b"[" * 100_000),
         NO_CHOICES,
         Reply(b'{"choices": null}'),
-        Reply(b'{"choices": [{"message": null}]}'),
         Reply(b'{"choices": [{"message": {"content": 7}}]}'),
         Reply(b'{"error": {"message": "the model fell over"}}'),
-        Reply(b"[]"),
-        Reply(b"null"),
         DROPPED,
-        replace(error(500, "half of it"), drop=True),
     ],
     ids=lambda reply: f"{reply.status}{'-dropped' * reply.drop}-{reply.body[:24]!r}",
 )
@@ -165,20 +151,16 @@ CUT = ("because of " + "x" * 500)[:200]
         *((error(status, LONG), "fatal", f"HTTP {status}: {CUT}") for status in (401, 403, 404)),
         *((error(status, LONG), "row", f"HTTP {status}: {CUT}") for status in (400, 413, 422)),
         (AWAY, "fatal", "HTTP 307"),  # a local server cannot send texts elsewhere
-        (Reply(b'{"message": "plain"}', 403), "fatal", "HTTP 403: plain"),
-        (Reply(b'{"error": "word"}', 403), "fatal", "HTTP 403: word"),
         (Reply(b'{"detail": "fast"}', 403), "fatal", "HTTP 403: fast"),
         (Reply(b'{"detail": [{"loc": ["body"]}]}', 403), "fatal", 'HTTP 403: {"detail": [{"loc": ["body"]}]}'),
         (Reply(b"<h1>Forbidden</h1>", 403), "fatal", "HTTP 403: <h1>Forbidden</h1>"),
         (Reply(b"", 403), "fatal", "HTTP 403"),
         (QUOTA, "transient", "endpoint failed: asks to wait 86400 s: HTTP 429: daily quota"),
         (error(429, "busy"), "transient", "endpoint failed: after 2 tries: HTTP 429: busy"),
-        (error(500, "the disk is full"), "transient", "endpoint failed: after 2 tries: HTTP 500: the disk is full"),
         (GARBAGE, "transient", "endpoint failed: after 2 tries: no completion in the reply, expected choices[0]"),
         (DROPPED, "transient", "endpoint failed: after 2 tries: connection"),
         (HANG, "transient", "endpoint failed: after 2 tries: no whole reply, or none, within 0.2 s"),
         (says(""), "row", "empty reply: finish_reason stop"),
-        (says(None, finish_reason="length"), "row", "empty reply: finish_reason length"),
         (REFUSED, "row", "refused: I will not."),
         (says("half", finish_reason="content_filter"), "row", "stopped by the endpoint's content filter"),
     ],
@@ -207,14 +189,6 @@ def test_nobody_listening_is_fatal_and_an_empty_purse_is_budget() -> None:
     assert refused.detail.startswith("after 3 tries: connection")
 
 
-def test_everything_completes_though_one_reply_in_five_is_wrong() -> None:
-    with serve(faulty(latency=0.005, faults=0.2), slots=12) as server:
-        llm = endpoint(server, timeout=1.0, retries=30)
-        results = llm.complete(ask(*map(str, range(200))))
-        assert {text(r) for r in results} == {"Result: A"}
-        assert len(server.seen) > 200
-
-
 def test_a_server_may_say_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
     monkeypatch.setattr("prb.llm.endpoint.retry_pause", lambda _, seconds: asked.append(seconds) or 0.0)
@@ -222,14 +196,6 @@ def test_a_server_may_say_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> 
     with serve(in_turn(*replies, error(500, "oops"), says("done"))) as server:
         assert text(one(endpoint(server))) == "done"
     assert asked == [7.0, 7.0, 0.0]
-
-
-def test_a_text_that_cannot_be_sent_harms_no_other() -> None:
-    with serve() as server:
-        half, whole = endpoint(server).complete(ask("half a pair: \ud83d", "whole"))
-        assert isinstance(half, Failure)
-        assert half.reason == "request cannot be sent"
-        assert text(whole) == "re: whole"
 
 
 MICRO = Prices(prompt=1.0, completion=1.0)
@@ -257,14 +223,11 @@ def test_a_budget_also_stops_retries() -> None:
     "usage",
     [
         None,
-        "lots",
         {},
         {"prompt_tokens": None, "completion_tokens": None},
-        {"prompt_tokens": -5, "completion_tokens": 2},
         {"prompt_tokens": 5, "completion_tokens": 10**30},
         {"prompt_tokens": 5.5, "completion_tokens": 2},
         {"prompt_tokens": True, "completion_tokens": 2},
-        {"prompt_tokens": "5", "completion_tokens": "2"},
     ],
 )
 def test_tokens_nobody_counted_are_estimated(usage: Any) -> None:
@@ -329,14 +292,12 @@ def echoed(seen: Seen) -> str:
     [
         lambda seen: error(401, echoed(seen)),
         lambda seen: error(400, "y" * 180 + echoed(seen)),
-        lambda seen: error(500, echoed(seen)),
         lambda seen: Reply(echoed(seen).encode(), 403),
-        lambda seen: Reply(echoed(seen).encode()),
         lambda seen: Reply(json.dumps({"error": echoed(seen)}).encode()),
         lambda seen: says(None, message={"refusal": echoed(seen)}),
         lambda seen: says(f"Your key is {KEY}.", message={"role": echoed(seen)}),
     ],
-    ids=["401", "400 at the cut", "500", "text", "garbage", "error inside 200", "refusal", "text of the model"],
+    ids=["401", "400 at the cut", "text", "error inside 200", "refusal", "text of the model"],
 )
 def test_a_key_that_a_server_repeats_is_shown_nowhere(
     script: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
@@ -351,7 +312,7 @@ def test_a_key_that_a_server_repeats_is_shown_nowhere(
     assert KEY[:10] not in "\n".join(shown)
 
 
-def test_a_local_server_needs_no_key_and_another_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_server_needs_no_key_and_another_one_does_and_none_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as server:
         assert text(one(endpoint(server))) == "re: hello"
     with pytest.raises(BadInput, match="OPENAI_API_KEY"):
@@ -361,11 +322,8 @@ def test_a_local_server_needs_no_key_and_another_one_does(monkeypatch: pytest.Mo
     monkeypatch.setenv("OPENAI_API_KEY", f"  {KEY}\n")
     llm = make_llm("openai/gpt-5")
     assert (llm.fingerprint, llm.remote) == ("openai-gpt-5@https://api.openai.com/v1", True)
-
-
-def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY + "\n" + KEY)
-    with pytest.raises(BadInput, match="OPENAI_API_KEY") as caught:
+    with pytest.raises(BadInput, match="OPENAI_API_KEY contains invalid characters") as caught:
         make_llm("openai/gpt-5")
     assert KEY not in str(caught.value)
 
@@ -412,14 +370,10 @@ def test_the_usual_variable_names_another_endpoint_and_no_proxy_sees_what_is_sai
     [
         "base_url=http://user:hunter2@localhost/v1",
         "base_url=http://localhost/v1?key=hunter2",
-        "base_url=ftp://hunter2/v1",
         "base_url=hunter2",
         "base_url=http://localhost:hunter2/v1",
-        "base_url=http://[hunter2/v1",
         "concurrency=0",
-        "concurrency=5000",
         "timeout=0",
-        "retries=-1",
         "max_usd=1",
         "timeout=9&timeout=8",
     ],
@@ -506,23 +460,15 @@ def test_a_wrong_value_is_not_taken_for_a_parameter_unknown(message: str) -> Non
         assert len(server.seen) == 1
 
 
-def test_results_stand_in_the_order_of_the_requests() -> None:
-    def later_first(seen: Seen) -> Reply:
-        return says(seen.text, delay=0.01 * (8 - int(seen.text)))
-
-    with serve(later_first) as server:
-        assert [text(r) for r in endpoint(server).complete(ask(*"01234567"))] == list("01234567")
-
-
 def test_one_failure_harms_no_other_request() -> None:
     def by_text(seen: Seen) -> Reply:
         return {"bad": error(404, "no such model"), "mad": GARBAGE}.get(seen.text) or echo(seen)
 
     with serve(by_text) as server:
-        a, bad, mad, b = endpoint(server, retries=1).complete(ask("a", "bad", "mad", "b"))
+        a, bad, mad, half, b = endpoint(server, retries=1).complete(ask("a", "bad", "mad", "half: \ud83d", "b"))
         assert (text(a), text(b)) == ("re: a", "re: b")
-        assert isinstance(bad, Failure)
-        assert isinstance(mad, Failure)
+        assert all(isinstance(failed, Failure) for failed in (bad, mad, half))
+        assert "request cannot be sent" in str(half)
 
 
 def test_the_limit_of_a_server_is_found_and_kept() -> None:

@@ -10,40 +10,17 @@ from hypothesis import strategies as st
 
 from prb.errors import BadSpec
 from prb.llm import make_llm
-from prb.llm.asking import answer_is_next, answer_token, opened_by, without_thinking
+from prb.llm.asking import opened_by, without_thinking
 from prb.llm.endpoint import first_token
 from tests.llm.clients import endpoint, one
 from tests.llm.server import serve
-
-
-@pytest.mark.parametrize(
-    ("tokens", "first"),
-    [
-        (["A"], 0),
-        ([" A", "."], 0),
-        (["<think>", "A?", "</think>", "\n\n", "B"], 4),
-        (["A?", "</think>", "B"], 2),  # the template wrote the opening tag
-        (["<thi", "nk>", "so", "</", "think", ">\n", "B"], 6),
-        (["<think>", "A or"], None),
-        (["<think>", "x", "</think>", "\n"], None),
-        ([], None),
-    ],
-)
-def test_the_token_that_begins_the_answer_is_found(tokens: list[str], first: int | None) -> None:
-    assert answer_token(tokens) == first
-
 
 words = st.text(st.sampled_from("AB x\n"), max_size=6)
 
 
 @given(words, words.filter(str.strip))
-def test_an_answer_begins_at_its_first_letter_however_the_reply_is_cut_into_tokens(thought: str, answer: str) -> None:
-    text = f"<think>{thought}</think>{answer}"
-    assert without_thinking(text) == answer
-    at = answer_token(list(text))
-    assert at is not None
-    assert text[at:].strip() == answer.strip()
-    assert [n for n in range(len(text)) if answer_is_next(text[:n])][-1] == at
+def test_an_answer_begins_after_its_thinking(thought: str, answer: str) -> None:
+    assert without_thinking(f"<think>{thought}</think>{answer}") == answer
 
 
 def test_an_opening_tag_at_the_end_of_a_prompt_is_seen_and_a_closed_one_is_not() -> None:
@@ -56,15 +33,10 @@ def choice(tokens: list[str], content: str, **message: Any) -> dict[str, Any]:
     return {"message": {"content": content, **message}, "logprobs": {"content": listed}}
 
 
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-@pytest.mark.parametrize("tokens", [["A?", "</think>", "\n", "B"], ["A?", "B"], ["B"]])
-def test_servers_that_return_thinking_apart_are_read_at_the_answer(tokens: list[str], field: str) -> None:
-    assert first_token(choice(tokens, "B", **{field: "A?"})) == {"B": -1.0, "B*": -2.0}
-
-
-def test_thinking_that_was_cut_short_gives_no_log_probabilities() -> None:
-    assert first_token(choice(["A", " or"], "", reasoning_content="A or")) == {}
-    assert first_token(choice(["<think>", "A"], "<think>A")) == {}
+def test_the_first_token_of_thinking_is_not_weighed() -> None:
+    assert first_token(choice(["B", "."], "B.")) == {"B": -1.0, "B*": -2.0}
+    for field in ("reasoning_content", "reasoning"):
+        assert first_token(choice(["A?", "B"], "B", **{field: "A?"})) == {}
 
 
 def test_settings_of_the_chat_template_and_of_the_server_reach_the_endpoint() -> None:

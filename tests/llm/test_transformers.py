@@ -97,24 +97,6 @@ def test_a_template_that_opens_the_thinking_is_seen_and_its_settings_reach_it(tm
     assert quiet.fingerprint != make_llm(f"transformers/{folder}?device=cpu").fingerprint
 
 
-def test_log_probabilities_are_those_after_the_thinking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model is made to write a thought, a blank line and a letter; what was likely at the letter counts."""
-    llm: Any = make_llm(f"transformers/{folder}?device=cpu")
-    script = llm._tokenizer("<think>A or B?</think>\n\nB", add_special_tokens=False)["input_ids"]
-    steps: list[Any] = []
-    write = llm._write
-
-    def step(row: Any, logits: Any) -> None:
-        steps.append(logits.clone())
-        write(row, logits)
-
-    monkeypatch.setattr("prb.llm.transformers.draw", lambda *_: script[len(steps) - 1])
-    monkeypatch.setattr(llm, "_write", step)
-    completion = said(llm, ask("Hi", top_logprobs=4, max_tokens=len(script)))
-    assert completion.text.endswith("B")
-    assert max(completion.first.values()) == pytest.approx(float(steps[-1].log_softmax(-1).max()))
-
-
 def test_greedy_replies_are_those_of_the_library(folder: Path, llm: LLM) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -160,12 +142,6 @@ def test_judges_prompts_that_begin_alike_are_read_once_and_weigh_what_they_weigh
         assert reply.first == pytest.approx(expected.first, abs=1e-5)
 
 
-def test_a_draw_leaves_the_global_random_state_alone(llm: LLM) -> None:
-    state = torch.random.get_rng_state()
-    said(llm, ask("Name a color.", temperature=1.0))
-    assert torch.equal(state, torch.random.get_rng_state())
-
-
 def test_every_end_token_of_the_repository_ends_a_reply(tmp_path: Path, folder: Path, llm: LLM) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -205,11 +181,6 @@ def test_a_model_without_a_template_gets_the_plain_one(tmp_path: Path) -> None:
     assert write_prompt(words, (*chat, Turn("assistant", "Well"))) == "System: Be brief.\n\nUser: Hi\n\nAssistant: Well"
     base = make_llm(f"transformers/{tiny.llama(tmp_path, template=None)}")
     assert said(base, ask("Hi")).prompt_tokens == len(words("User: Hi\n\nAssistant:")["input_ids"])
-
-
-def test_text_in_a_message_is_not_read_as_a_template() -> None:
-    words = tiny.tokenizer(None)
-    assert "{{ 1 + 1 }}" in write_prompt(words, (Turn("user", "{{ 1 + 1 }}"),))
 
 
 def test_a_template_that_knows_no_system_role_has_it_in_the_first_turn() -> None:
@@ -328,14 +299,6 @@ def test_top_p_keeps_the_likeliest_tokens_that_hold_it_and_no_more() -> None:
     three = frequencies(Sampling(temperature=1.0, top_p=0.95))
     assert min(three[:3]) > 0
     assert three[3:] == [0, 0]
-
-
-def test_a_top_p_of_nothing_leaves_the_likeliest() -> None:
-    assert frequencies(Sampling(temperature=1.0, top_p=0.0), draws=50) == [1, 0, 0, 0, 0]
-
-
-def test_without_noise_it_is_the_likeliest() -> None:
-    assert draw(torch.tensor(LOGITS), None, Sampling()) == 0
 
 
 def slow_draw(logits: Any, noise: Any, sampling: Sampling) -> int:

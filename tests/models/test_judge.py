@@ -104,17 +104,6 @@ def test_without_a_verdict_twice_it_is_a_failure_with_the_end_of_the_text(name: 
     assert len(llm.requests) == 2
 
 
-def test_only_those_without_a_verdict_are_asked_again() -> None:
-    def reply(request: Request) -> str:
-        return "Result: A" if "brief" in shown(request, "answer A") else "no idea"
-
-    llm = ScriptedLLM(reply)
-    duels = [Duel(Query(question="q"), text, "other") for text in ("brief", "long", "brief again")]
-    said = PairwiseJudge(llm, STYLES["pairwise"]).prefer(duels)
-    assert [isinstance(s, Failure) for s in said] == [False, True, False]
-    assert [shown(r, "answer A") for r in llm.requests] == ["brief", "long", "brief again", "long"]
-
-
 def test_a_failure_of_the_back_end_is_passed_on_as_it_is() -> None:
     llm = ScriptedLLM(Failure("timeout", "120 s"))
     assert PairwiseJudge(llm, STYLES["pairwise"]).prefer([DUEL]) == [Failure("timeout", "120 s")]
@@ -123,13 +112,7 @@ def test_a_failure_of_the_back_end_is_passed_on_as_it_is() -> None:
     assert PairwiseJudge(broken, STYLES["pairwise"]).prefer([DUEL]) == [Failure("timeout")]
 
 
-def test_a_thinking_judge_has_room_to_think_before_its_verdict() -> None:
-    llm = ScriptedLLM(Completion(text="<think>A or B?</think>\n\nB", first={"A": -3.0, "B": -0.1}))
-    judge = PairwiseJudge(llm, STYLES["pairwise-direct"], logprobs=True, thinking=500)
-    (verdict,) = judge.prefer([DUEL])
-    assert isinstance(verdict, Verdict)
-    assert verdict.choice == "second"
-    assert llm.requests[0].sampling.max_tokens > 500
+def test_the_verdict_of_a_judge_that_thinks_is_the_one_after_its_thinking() -> None:
     spoken = ScriptedLLM("<think>Result: A? No.</think>Result: B")
     (verdict,) = PairwiseJudge(spoken, STYLES["pairwise"]).prefer([DUEL])
     assert isinstance(verdict, Verdict)

@@ -78,12 +78,6 @@ def test_noise_depends_on_everything_a_model_may_see_and_on_the_seed_and_on_noth
     assert noise_of(base, seed=1) != values[:1]
 
 
-def test_failures_stay_failures_and_no_noise_changes_nothing() -> None:
-    inner = ScriptedScorer(lambda ask: Failure("no") if ask.answer == "bad" else 2.5)
-    asks = [Ask(Query(question="q"), "bad"), Ask(Query(question="q"), "good")]
-    assert Noisy(inner, 0.0, 0).score(asks) == [Failure("no"), 2.5]
-
-
 @pytest.mark.parametrize(
     ("spec", "error", "says"),
     [
@@ -91,6 +85,7 @@ def test_failures_stay_failures_and_no_noise_changes_nothing() -> None:
         ("noisy?model=length&sd=-1", BadSpec, "sd='-1'"),
         ("noisy?model=length&sd=nan", BadSpec, "sd='nan'"),
         ("noisy?model=scripted-judge", BadInput, "only compares"),
+        ("mix?models=length:much", BadSpec, "is not MODEL:WEIGHT"),
         ("noisy?model=lenght", UnknownName, "did you mean 'length'"),
     ],
 )
@@ -121,12 +116,6 @@ def test_a_mix_is_known_by_its_models_and_weights_and_says_what_it_was_normalize
     made: list[Any] = [MODELS.make(f"mix?models={spec}") for spec in specs]
     assert len({model.fingerprint for model in made}) == len(made)
     assert "normalized on mirror, split dev, 200 answers" in made[2].execution
-
-
-@pytest.mark.parametrize("models", ["length", "length:much", "length:nan"])
-def test_a_wrong_mixture_is_one_line(models: str) -> None:
-    with pytest.raises(BadSpec, match="is not MODEL:WEIGHT"):
-        MODELS.make(f"mix?models={models}")
 
 
 def test_what_one_model_cannot_score_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:

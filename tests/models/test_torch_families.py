@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prb.engine.states import Bundle, States
-from prb.errors import BadInput, BadSpec
+from prb.errors import BadInput
 from prb.models import MODELS
 from prb.models.classifier import CATALOGUE, quirk_of, reward_of
 from prb.prompts import render
@@ -113,17 +113,6 @@ def test_what_is_too_long_loses_old_posts_and_says_so_and_the_answer_stays_whole
     assert isinstance(failure, Failure)
 
 
-def test_pickled_weights_are_refused(tmp_path: Path) -> None:
-    folder = tiny.save(tmp_path / "m", "llama", labels=1)
-    weights = folder / "model.safetensors"
-    from safetensors.torch import load_file
-
-    torch.save(load_file(weights), folder / "pytorch_model.bin")
-    weights.unlink()
-    with pytest.raises(BadInput, match="cannot load"):
-        MODELS.make(f"classifier?path={folder}")
-
-
 def test_the_catalogue_is_found_by_hub_id_or_folder_name_and_code_runs_only_if_asked_for() -> None:
     assert quirk_of("OpenAssistant/reward-model-deberta-v3-large-v2").layout == "pair"
     assert quirk_of("/models/URM-LLaMa-3.1-8B").logit == 0
@@ -185,13 +174,6 @@ def test_a_text_that_does_not_fit_on_the_device_is_a_failure_and_the_others_are_
     assert scores[:3] == pytest.approx(expected, abs=1e-4)
     assert scores[3] == Failure("out of memory", "it does not fit alone")
     assert sizes[0] == max(sizes)
-
-
-def test_a_checkpoint_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot load"):
-        MODELS.make(f"classifier?path={tmp_path / 'nothing'}")
-    with pytest.raises(BadSpec, match="needs path=…"):
-        MODELS.make("classifier")
 
 
 def test_a_logit_that_is_not_there_is_bad_input() -> None:

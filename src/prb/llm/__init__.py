@@ -48,7 +48,7 @@ class Completion:
     completion_tokens: int = 0
     cost: float = 0.0
     first: Mapping[str, float] = field(default_factory=dict)
-    """First token of the answer, after any thinking → log-probability; empty where the backend returns none."""
+    """First token → log-probability; empty where the backend returns none, and where it belongs to the thinking."""
     truncated: bool = False
     """Whether `max_tokens` ended it."""
 

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 from prb.llm import LLM, Chat, Completion, Request, Sampling
@@ -35,35 +34,6 @@ def opened_by(prompt: str) -> str:
     """The opening tag at the end of a prompt, for templates that write it themselves."""
     match = _OPENED.search(prompt)
     return match[0] if match else ""
-
-
-def still_thinking(text: str) -> bool:
-    """Whether the last tag opens."""
-    tags = _TAG.findall(text)
-    return bool(tags) and not tags[-1]
-
-
-def answer_is_next(text: str) -> bool:
-    """Whether what follows this beginning of a reply is the first token of its answer, as far as one can tell: at the
-    very start, and after the thinking as long as only blanks were written."""
-    if not _TAG.search(text):
-        return not text
-    return not still_thinking(text) and not without_thinking(text).strip()
-
-
-def answer_token(tokens: Sequence[str]) -> int | None:
-    """Which token begins the answer: the first that is not blank after the thinking, the very first without any.
-
-    `None` if the tokens end before that.
-    """
-    text = "".join(tokens)
-    if still_thinking(text):
-        return None
-    closing = [tag.end() for tag in _TAG.finditer(text) if tag[1]]
-    if not closing:
-        return 0 if tokens else None
-    begin = closing[-1] + len(text[closing[-1] :]) - len(text[closing[-1] :].lstrip())
-    return next((n for n, end in enumerate(accumulate(map(len, tokens))) if end > begin), None)
 
 
 def top_logprobs(token: Any) -> dict[str, float]:

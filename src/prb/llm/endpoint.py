@@ -32,7 +32,7 @@ from pydantic import Field
 from prb.config import NonNegative, Positive, Size
 from prb.errors import BadInput, BadSpec, MissingExtra, redact, remember_secret
 from prb.llm import LLM, LLMS, Completion, JsonObject, Request, options_suffix
-from prb.llm.asking import answer_token, top_logprobs
+from prb.llm.asking import top_logprobs
 from prb.types import Failure, FailureKind
 from prb.work import Breaker, asks_nothing
 
@@ -409,9 +409,6 @@ class Endpoint:
         self.fingerprint = f"openai-{model}@{self._client.address}{options_suffix(self._extra)}"
         self._rejected: frozenset[str] = frozenset()
 
-    def __repr__(self) -> str:
-        return f"<{self.fingerprint}>"
-
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         return self._client.ask(requests, self._attempt)
 
@@ -488,21 +485,12 @@ def request_body(
 
 
 def first_token(choice: Mapping[str, Any]) -> dict[str, float]:
-    """Log-probabilities of the answer's first token. Servers that take the thinking out of the text still list its
-    tokens here."""
-    match choice.get("logprobs"):
-        case {"content": [_, *_] as tokens}:
-            pass
-        case _:
-            return {}
-    spelled = [str(token.get("token", "")) if isinstance(token, dict) else "" for token in tokens]
-    at = answer_token(spelled)
+    """Log-probabilities of the first token, unless it belongs to thinking that the server returns apart."""
     message = choice["message"]
-    if message.get("reasoning_content") or message.get("reasoning"):  # the thinking, apart from the text
-        answer = (message.get("content") or "").strip()
-        places = range(len(spelled)) if answer else ()
-        at = next((n for n in places if spelled[n].strip() and "".join(spelled[n:]).strip() == answer), None)
-    return {} if at is None else top_logprobs(tokens[at])
+    match choice.get("logprobs"):
+        case {"content": [token, *_]} if not (message.get("reasoning_content") or message.get("reasoning")):
+            return top_logprobs(token)
+    return {}
 
 
 def usage_of(data: Any) -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, PLAIN_TEMPLATE, common_prefix
 from prb.errors import BadInput, MissingExtra
 from prb.llm import LLM, LLMS, Chat, Completion, Request
-from prb.llm.asking import answer_token, top_logprobs
+from prb.llm.asking import top_logprobs
 from prb.types import Failure
 from prb.weights import file_sha256, has_chat_template, resolve_gguf
 
@@ -87,9 +87,6 @@ class LlamaCpp:
         self.tokens_read = self.tokens_kept = 0
         """Tokens of prompts that were computed so far, and those that were not because the slot had them."""
 
-    def __repr__(self) -> str:
-        return f"<{self.fingerprint}>"
-
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         prompts = {chat: self._tokens(chat) for chat in {request.chat for request in requests}}
         failures = {chat: tokens for chat, tokens in prompts.items() if isinstance(tokens, Failure)}
@@ -127,7 +124,6 @@ class LlamaCpp:
             return reply
         (choice,) = reply["choices"]
         listed, start = (choice.get("logprobs") or {}).get("content") or [], choice["text"].encode()
-        at = answer_token([entry["token"] for entry in listed])
         # tokens that are part of a character are left out of the list, so its first is not always the text's first
         first = bytes(listed[0]["bytes"]) if listed else b""
         aligned = first.startswith(start) or start.startswith(first)
@@ -135,7 +131,7 @@ class LlamaCpp:
             text=choice["text"],
             prompt_tokens=reply["usage"]["prompt_tokens"],
             completion_tokens=reply["usage"]["completion_tokens"],
-            first=top_logprobs(listed[at]) if at is not None and aligned else {},
+            first=top_logprobs(listed[0]) if listed and aligned else {},
             truncated=choice["finish_reason"] == "length",
         )
 

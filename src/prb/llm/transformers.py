@@ -19,7 +19,7 @@ from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, common_prefix, one_bos, write_prompt
 from prb.engine.load import Checkpoint, Dtype, Loading, load_shared
 from prb.llm import LLM, LLMS, Chat, Completion, JsonObject, Request, Sampling, options_suffix
-from prb.llm.asking import answer_is_next, opened_by, still_thinking
+from prb.llm.asking import opened_by
 from prb.types import Failure
 from prb.work import chunks
 
@@ -94,9 +94,6 @@ class Transformers:
         self._stop = () if self._tokenizer.chat_template else PLAIN_STOP
         self._batch = batch if checkpoint.sharing.padding else 1
         self._states, _ = output_states(checkpoint)
-
-    def __repr__(self) -> str:
-        return f"<{self.fingerprint}>"
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         rows = [self._row(request) for request in requests]
@@ -181,9 +178,8 @@ class Transformers:
 
     def _write(self, row: Row, logits: Tensor) -> None:
         sampling = row.request.sampling
-        if sampling.top_logprobs and answer_is_next(row.begun + self._tokenizer.decode(row.written)):
+        if sampling.top_logprobs and not row.written and not row.begun:
             best = logits.log_softmax(-1).topk(min(sampling.top_logprobs, len(logits)))
-            row.first = {}
             for token, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):
                 row.first.setdefault(self._tokenizer.decode([token]), value)
         noise = None if row.generator is None else gumbel(len(logits), row.generator).to(logits)
@@ -205,12 +201,11 @@ class Transformers:
         return (text, False) if at < 0 else (text[:at], True)
 
     def _completion(self, row: Row) -> Completion:
-        text = row.begun + self._cut(row)[0]
         return Completion(
-            text=text,
+            text=row.begun + self._cut(row)[0],
             prompt_tokens=len(row.prompt),
             completion_tokens=len(row.written),
-            first={} if still_thinking(text) else row.first,
+            first=row.first,
             truncated=row.ended == "length",
         )
 

@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from prb.config import Count, NonNegative, Size
+from prb.config import Count, NonNegative
 from prb.errors import BadSpec, unknown
 from prb.hashing import settings_digest
 from prb.llm import LLM, Chat, Completion, Sampling, make_llm
@@ -46,8 +46,6 @@ from prb.types import (
 GREEDY = Sampling(max_tokens=1024)
 LIKELIEST = 20
 """How many log-probabilities of the first token to ask for: as many as public endpoints return."""
-AFTER_THINKING = 8
-"""Tokens for the closing tag, blank lines and the label."""
 ANSWER_NAMES = {"answer": "answer", "answer_a": "answer A", "answer_b": "answer B"}
 """How the answer in each slot is introduced."""
 BETWEEN_VOTES = "\n\n--- another vote ---\n\n"
@@ -280,13 +278,11 @@ class Judge:
         template: str | None = None,
         sampling: Sampling = GREEDY,
         logprobs: bool = False,
-        thinking: int = 0,
     ) -> None:
         self._llm, self._style, self._weighed = llm, style, logprobs
         self._template = load(style.prompt) if template is None else template
         if logprobs:
-            length = thinking + AFTER_THINKING if thinking else 1
-            sampling = replace(sampling, max_tokens=length, top_logprobs=LIKELIEST)
+            sampling = replace(sampling, max_tokens=1, top_logprobs=LIKELIEST)
         self._sampling = sampling
         self.remote = llm.remote
         self.at_once: int | None = getattr(llm, "at_once", None)
@@ -375,14 +371,13 @@ def judge(
     logprobs: bool = False,
     prompt: Path | None = None,
     max_tokens: Count = 1024,
-    thinking: Size = 0,
     temperature: NonNegative = 0.0,
     seed: int = 0,
 ) -> RewardModel:
     """An LLM asked which answer this user would prefer, or (style=rating) to rate one.
 
-    A verdict is read after the thinking of models that think; `thinking` is how many tokens they may think before it,
-    on top of `max_tokens` or, with logprobs=true, of the one token that is weighed.
+    A verdict is read after the thinking of models that think, for which `max_tokens` must leave room. With
+    logprobs=true the first token is weighed, so nothing can be thought before it.
     """
     if style not in STYLES:
         raise unknown("style of judge", style, STYLES)
@@ -391,15 +386,13 @@ def judge(
         direct = " or ".join(f"style={name}" for name, other in STYLES.items() if other.direct)
         raise BadSpec(f"logprobs=true reads the first token of the reply, so it needs {direct}, not style={style}")
     template = None if prompt is None else read_template(prompt, chosen.slots)
-    sampling = Sampling(temperature=temperature, max_tokens=max_tokens + thinking, seed=seed)
+    sampling = Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
     kinds: dict[str, type[PairwiseJudge | RatingJudge | ChecklistJudge]] = {
         "pairwise": PairwiseJudge,
         "rating": RatingJudge,
         "checklist": ChecklistJudge,
     }
-    return kinds[chosen.kind](
-        make_llm(llm), chosen, template=template, sampling=sampling, logprobs=logprobs, thinking=thinking
-    )
+    return kinds[chosen.kind](make_llm(llm), chosen, template=template, sampling=sampling, logprobs=logprobs)
 
 
 def read_template(path: Path, expected: Set[str], renamed: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -90,9 +90,8 @@ class ScoreRow(BaseModel):
 
     pair: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("pair", "id"))]
     condition: ConditionName | None = None
-    answer: Annotated[int, Field(ge=0, lt=MOST_ANSWERS)] | None = None
-    """Place among the row's answers, right ones first; without it the row has one answer (task `ratings`)."""
     score: float | None = None
+    """Of the only answer of a row (task `ratings`)."""
     scores: Annotated[list[float | None], Parsed, Field(min_length=1, max_length=MOST_ANSWERS)] | None = None
     verdict: Literal["chosen", "rejected", "tie"] | None = None
     verdicts: Annotated[list[Winner | None], Parsed] | None = None
@@ -124,7 +123,7 @@ class ScoreRow(BaseModel):
         text = tuple([writable(text) for text in self.text if text])
         spent: dict[str, Any] = {"tokens": self.tokens, "cost": self.cost, "text": text}
         if self.score is not None:
-            return Record(scores=(*[None] * (self.answer or 0), self.score), **spent)
+            return Record(scores=(self.score,), **spent)
         if self.verdict is not None:
             return Record(verdicts=(WINNERS[self.verdict], None), **spent)
         if self.verdicts is not None:
@@ -189,7 +188,7 @@ class RecordedScores:
         return self._records.get((pair, condition)) or Failure(f"no score for this row in {self._name}")
 
     def _add(self, data: Mapping[str, Any], place: str) -> None:
-        """Answers of a row may come one by one, each with its own score; nothing may come twice."""
+        """Nothing may come twice."""
         try:
             row = ScoreRow.model_validate(data)
         except ValidationError as error:
@@ -198,19 +197,8 @@ class RecordedScores:
             message = first["msg"].removeprefix("Value error, ")
             raise BadInput(f"{place}: {f'{field}: ' if field else ''}{message}") from None
         self._unnamed |= row.condition is None
-        key, record = (row.pair, row.condition or self._default), row.record()
-        earlier = self._records.setdefault(key, record)
-        if earlier is record:
-            return
-        at = row.answer
-        if at is not None and isinstance(record, Record) and isinstance(earlier, Record) and not earlier.verdicts:
-            scores = [*earlier.scores, *[None] * (at + 1 - len(earlier.scores))]
-            if row.score is not None and scores[at] is None:
-                scores[at] = row.score
-                tokens, cost = earlier.tokens + record.tokens, earlier.cost + record.cost
-                text = earlier.text + record.text
-                self._records[key] = Record(scores=tuple(scores), tokens=tokens, cost=cost, text=text)
-                return
-        condition = f" under {row.condition}" if row.condition else ""
-        answer = "" if at is None else f", answer {at}"
-        raise BadInput(f"{place}: a second score for row {row.pair!r}{condition}{answer}")
+        key = row.pair, row.condition or self._default
+        if key in self._records:
+            condition = f" under {row.condition}" if row.condition else ""
+            raise BadInput(f"{place}: a second score for row {row.pair!r}{condition}")
+        self._records[key] = row.record()
