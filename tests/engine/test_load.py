@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -87,37 +86,13 @@ def test_a_model_may_be_spread_over_devices_and_its_attention_chosen(tmp_path: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("quantization=4bit", r"^quantization=4bit needs bitsandbytes: pip install bitsandbytes[^\n]*$"),
-        ("device=cpu&device_map=auto", r"^device=cpu and device_map=auto: give one of them$"),
         ("attn_implementation=fast", r"^cannot load [^\n]*fast[^\n]*$"),
-        ("quantization=3bit", "quantization"),
         ("device_map=gpu7", "device_map"),
     ],
 )
-def test_loading_options_that_cannot_be_met_are_one_line(
-    options: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("prb.engine.load.find_spec", lambda name: None if name == "bitsandbytes" else True)
+def test_loading_options_that_cannot_be_met_are_one_line(options: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=message):
         MODELS.make(f"classifier?path={tiny.save(tmp_path, 'llama', labels=1)}&{options}")
-
-
-@pytest.mark.parametrize("bits", ["4bit", "8bit"])
-def test_quantized_weights_are_asked_for_as_transformers_wants_it(
-    bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: dict[str, Any] = {}
-
-    def from_pretrained(_: str, **settings: Any) -> None:
-        asked.update(settings)
-        raise ValueError("enough")
-
-    monkeypatch.setattr("prb.engine.load.find_spec", lambda _: True)
-    monkeypatch.setattr("transformers.AutoModelForSequenceClassification.from_pretrained", from_pretrained)
-    with pytest.raises(BadInput, match="enough"):
-        load(str(tiny.save(tmp_path, "llama")), "classifier", Loading(quantization=bits, revision="v1"))  # type: ignore[arg-type]
-    assert getattr(asked["quantization_config"], f"load_in_{bits}") is True
-    assert (asked["device_map"], asked["revision"]) == ({"": "cpu"}, "v1")
 
 
 def test_an_adapter_is_added_without_a_warning(tmp_path: Path) -> None:

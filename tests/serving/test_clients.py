@@ -87,16 +87,6 @@ def test_verl_loads_the_file_by_its_path_where_prb_is_not_installed(url: str, tm
     assert ast.literal_eval(done.stdout)["score"] == worth(ask("q", "Yes.", "I am brief"))
 
 
-def test_the_file_needs_the_standard_library_only_and_importing_it_loads_nothing_heavy() -> None:
-    tree = ast.parse(Path(clients.__file__).read_text("utf-8"))
-    imported = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
-    imported |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
-    code = "import sys, prb.serving.clients; print(*sorted({m.split('.')[0] for m in sys.modules}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "numpy", "pydantic", "httpx", "fastapi"} & set(done.stdout.split())
-
-
 @pytest.mark.parametrize("extra_info", [None, {}, {"question": "q"}])
 def test_verl_without_a_query_is_an_error_not_a_score_for_nobody(extra_info: Any, url: str) -> None:
     with pytest.raises(NoScore, match="no extra_info\\['query'\\]"):

@@ -8,11 +8,9 @@ import logging
 import math
 import signal
 import time
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from random import Random
 from typing import Any
 
 import pytest
@@ -266,48 +264,3 @@ def test_a_second_signal_does_not_wait() -> None:
         _, err = server.process.communicate(timeout=60)
     assert server.process.returncode == 1
     assert err.splitlines()[-1].endswith("stopped at once: accepted requests were not answered")
-
-
-async def load(server: Running, seconds: float, clients: int, seed: int) -> Counter[str]:
-    """Clients that ask, now and then leave in the middle, and come back when told to; what became of each request."""
-    seen: Counter[str] = Counter()
-    end = time.monotonic() + seconds
-
-    async def one(number: int, web: Any) -> None:
-        random = Random(f"{seed}:{number}")
-        count = 0
-        while time.monotonic() < end:
-            count += 1
-            question = f"q{random.randrange(16)}"
-            answers = [f"{number}/{count}/{k}" for k in range(random.randint(1, 4))]
-            request = web.post("/v1/score", json=body(question, *answers))
-            if random.random() < 0.2:
-                try:
-                    await asyncio.wait_for(request, random.uniform(0, 0.1))
-                    seen["answered in time"] += 1
-                except TimeoutError:
-                    seen["left"] += 1
-                continue
-            reply = await request
-            if reply.status_code == 429:
-                seen["refused"] += 1
-                await asyncio.sleep(random.uniform(0, 0.2))
-                continue
-            expected = [worth(ask(question, answer)) for answer in answers]
-            seen["right" if reply.status_code == 200 and reply.json()["scores"] == expected else "wrong"] += 1
-
-    async with client(server) as web:
-        await asyncio.gather(*[one(number, web) for number in range(clients)])
-        assert (await web.get("/healthz")).status_code == 200
-        while await gauge(web, "prb_waiting_answers") > 0:
-            await asyncio.sleep(0.02)
-    return seen
-
-
-def test_under_load_with_clients_that_leave_no_request_is_lost() -> None:
-    with running(*SLOW, "0.02", "--queue", "48", "--batch", "32") as server:
-        seen = asyncio.run(load(server, 1.5, clients=64, seed=0))
-        code, err = server.stop(signal.SIGTERM)
-    assert code == 0, err
-    assert seen["wrong"] == 0
-    assert min(seen["right"], seen["left"], seen["refused"]) > 0

@@ -1,6 +1,6 @@
 """Cascade attention: many answers and the query they share in one row, without padding and without copies.
 
-A row is a sequence of pieces: prefixes, and suffixes that follow a prefix of the row. The linear layers see a single
+A row is a sequence of families: a prefix and the suffixes that follow it. The linear layers see a single
 text. Attention is computed in parts: each piece causally to itself, pieces of similar length together, and all suffixes
 of a prefix to its keys and values in one call; the parts are merged by their log-sum-exp.
 
@@ -11,14 +11,10 @@ attention without window, softcap or sinks; whatever else a model asks for is re
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -128,41 +124,42 @@ class Unsuited(Exception):
     """This model's attention is not what a cascade computes."""
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Tokens that follow an earlier piece of the same row, or nothing."""
+class Family(NamedTuple):
+    """A prefix, which may be empty, and the suffixes that follow it."""
 
-    tokens: Tokens
-    after: int | None = None
+    prefix: Tokens
+    suffixes: Sequence[Tokens]
 
 
 class Row:
     """One forward pass: where its pieces stand, and the attention among them."""
 
-    def __init__(self, pieces: Sequence[Piece], device: torch.device) -> None:
-        lengths = [len(piece.tokens) for piece in pieces]
-        ends = list(accumulate(lengths))
-        self.spans = list(zip([0, *ends], ends, strict=False))
-        before = [0 if piece.after is None else lengths[piece.after] for piece in pieces]
-        self.longest = max(map(sum, zip(before, lengths, strict=True)))
-        self.ids = torch.tensor([[token for piece in pieces for token in piece.tokens]], device=device)
-        positions = [torch.arange(n, n + length) for n, length in zip(before, lengths, strict=True)]
-        self.positions = torch.cat(positions)[None].to(device)
+    def __init__(self, families: Sequence[Family], device: torch.device) -> None:
+        ids: list[int] = []
+        positions: list[int] = []
+        self.spans: list[tuple[int, int]] = []
+        """From where to where each piece stands: of each family the prefix, then the suffixes."""
+        self._families: list[tuple[int, int, int]] = []
+        """Where the prefix begins, where it ends, and where the suffixes that follow it end."""
+        for prefix, suffixes in families:
+            begin = len(ids)
+            for tokens, before in [(prefix, 0), *((suffix, len(prefix)) for suffix in suffixes)]:
+                self.spans.append((len(ids), len(ids) + len(tokens)))
+                ids += tokens
+                positions += range(before, before + len(tokens))
+            self._families.append((begin, begin + len(prefix), len(ids)))
+        self.ids = torch.tensor([ids], device=device)
+        self.positions = torch.tensor([positions], device=device)
+        self.longest = max(positions) + 1
         self.calls = 0
         self._groups: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []
         """Pieces that attend to themselves in one call, padded on the right, which causal attention does not see:
         where in the row each token stands (pieces × longest), and which of these places are not padding."""
-        for group in similar(lengths):
+        for group in similar([end - start for start, end in self.spans]):
             first, last = (torch.tensor([self.spans[i][side] for i in group])[:, None] for side in (0, 1))
             places = first + torch.arange(int((last - first).max()))
             row, column = (places < last).nonzero(as_tuple=True)
-            self._groups.append((places.clamp(max=ends[-1] - 1).to(device), (row.to(device), column.to(device))))
-        self._followers: list[tuple[int, int, int]] = []
-        """From where to where the row follows which piece."""
-        for piece, (start, end) in zip(pieces, self.spans, strict=True):
-            if piece.after is not None:
-                neighbor = self._followers and self._followers[-1][1:] == (start, piece.after)
-                self._followers.append((self._followers.pop()[0] if neighbor else start, end, piece.after))
+            self._groups.append((places.clamp(max=len(ids) - 1).to(device), (row.to(device), column.to(device))))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """1 × heads × tokens × size each → 1 × tokens × heads × size."""
@@ -176,11 +173,12 @@ class Row:
             within = attend(*(part[places].transpose(1, 2) for part in by_token), scale=scale, causal=True)
             out[places[real]] = within.out.transpose(1, 2)[real]
             lse[places[real]] = within.lse.transpose(1, 2)[real]
-        for start, end, after in self._followers:
-            a, b = self.spans[after]
+        for begin, start, end in self._families:
+            if not begin < start < end:  # without a prefix, or nothing follows it
+                continue
             # the heads that share a key are folded into its rows, so that keys are never repeated
             folded = query[:, :, start:end].reshape(1, key.shape[1], -1, query.shape[3])
-            shared = attend(folded, key[:, :, a:b], value[:, :, a:b], scale=scale)
+            shared = attend(folded, key[:, :, begin:start], value[:, :, begin:start], scale=scale)
             shared = Partial(*(part.reshape(1, heads, end - start, *part.shape[3:]) for part in shared))
             within = Partial(out[None, start:end].transpose(1, 2), lse[None, start:end].transpose(1, 2))
             out[start:end] = merge(within, shared)[0].transpose(0, 1)
@@ -188,9 +186,9 @@ class Row:
 
 
 def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Positions by length, the longest first, in groups that waste little on padding."""
+    """Positions of what is not empty, the longest first, in groups that waste little on padding."""
     group: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+    for i in sorted((i for i, length in enumerate(lengths) if length), key=lambda i: (-lengths[i], i)):
         if group and lengths[i] < SIMILAR * lengths[group[0]]:
             yield group
             group = []
@@ -200,7 +198,6 @@ def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 _ROW: ContextVar[Row | None] = ContextVar("row", default=None)
-_LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
 
 
 def _attention(
@@ -233,12 +230,11 @@ def input_device(model: Any) -> torch.device:
 
 
 class Cascade:
-    """A model body that reads rows of pieces."""
+    """A model body that reads rows of families."""
 
     def __init__(self, body: Any, model: PreTrainedModel) -> None:
         self._body, self._model = body, model
         self._configs = {id(m.config): m.config for m in body.modules() if hasattr(m, "config")}.values()
-        self._lock = _LOCKS.setdefault(model, threading.RLock())
         config = body.config.get_text_config()
         self._layers = config.num_hidden_layers
         kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
@@ -259,21 +255,20 @@ class Cascade:
         """Whether a text of this length stays within the model's sliding window, if it has one."""
         return self._window is None or tokens <= self._window
 
-    def read(self, pieces: Sequence[Piece]) -> list[Tensor]:
-        """The states of each piece; `Unsuited` if this model attends otherwise."""
-        row = Row(pieces, input_device(self._model))
-        with self._lock:
-            active, before = _ROW.set(row), [config._attn_implementation for config in self._configs]
-            try:
-                for config in self._configs:
-                    config._attn_implementation = NAME
-                output = self._body(input_ids=row.ids, position_ids=row.positions, use_cache=False)
-            except (KeyError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
-                raise Unsuited(str(error)) from error
-            finally:
-                for config, name in zip(self._configs, before, strict=True):
-                    config._attn_implementation = name
-                _ROW.reset(active)
+    def read(self, families: Sequence[Family]) -> list[Tensor]:
+        """The states of each prefix, followed by those of its suffixes; `Unsuited` if this model attends otherwise."""
+        row = Row(families, input_device(self._model))
+        active, before = _ROW.set(row), [config._attn_implementation for config in self._configs]
+        try:
+            for config in self._configs:
+                config._attn_implementation = NAME
+            output = self._body(input_ids=row.ids, position_ids=row.positions, use_cache=False)
+        except (KeyError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+            raise Unsuited(str(error)) from error
+        finally:
+            for config, name in zip(self._configs, before, strict=True):
+                config._attn_implementation = name
+            _ROW.reset(active)
         if row.calls != self._layers:
             raise Unsuited(f"{row.calls} of {self._layers} layers attend through transformers' interface")
         return [output.last_hidden_state[0, a:b] for a, b in row.spans]

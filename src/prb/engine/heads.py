@@ -147,14 +147,9 @@ def agree(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
 
 def fp32_head(module: torch.nn.Module) -> Head:
     """The head in 32 bits, whatever the model's dtype: rewards differ by less than a step of 16 bits."""
-    parameters = list(module.parameters())
-    if not all(p.is_floating_point() and p.device.type != "meta" for p in parameters):
-        return lambda states: module(states).float()  # quantized, or loaded from elsewhere when it is called
-    if isinstance(module, torch.nn.Linear):
-        weight, bias = module.weight.detach().float(), None if module.bias is None else module.bias.detach().float()
-        return lambda states: torch.nn.functional.linear(states.to(weight), weight, bias)
     exact = copy.deepcopy(module).float()
-    return lambda states: exact(states.to(parameters[0].device).float())
+    device = list(exact.parameters())[0].device  # noqa: RUF015 - an IndexError is expected where there is none
+    return lambda states: exact(states.to(device).float())
 
 
 def _without_padding(ids: Tokens, pad: int | None) -> Tokens:
@@ -334,7 +329,7 @@ class HiddenStates:
         checkpoint = self._checkpoint
 
         def pool(states: Tensor, _: Text) -> Tensor:
-            return states[-1].float() if self._pool == "last" else states.float().mean(dim=0)
+            return states[-1].float().clone() if self._pool == "last" else states.float().mean(dim=0)
 
         rows = run_states(checkpoint, self._body, self._states, groups, lambda text: (text.start, text.end), pool)
         return [[np.array(pooled.cpu().numpy(), dtype=np.float32) for pooled in row] for row in rows]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -41,8 +40,6 @@ class Loading:
     """auto: the first GPU if there is one."""
     device_map: Literal["auto", "balanced", "sequential"] | None = None
     """How the layers are spread over all GPUs; without it the model is on one device."""
-    quantization: Literal["4bit", "8bit"] | None = None
-    """Weights in 4 bits (NF4) or 8 bits, by bitsandbytes."""
     attn_implementation: str | None = None
     """Attention of transformers: eager, sdpa, flash_attention_2 …; default its choice."""
     adapter: str | None = None
@@ -126,7 +123,11 @@ def load(
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     auto = {"causal": transformers.AutoModelForCausalLM, "classifier": transformers.AutoModelForSequenceClassification}
     shared: dict[str, Any] = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
-    settings = {"use_safetensors": True, "dtype": torch_dtype, **_placement(options, device), **settings}
+    settings = {"use_safetensors": True, "dtype": torch_dtype, **settings}
+    if options.attn_implementation:
+        settings["attn_implementation"] = options.attn_implementation
+    if options.device_map:
+        settings["device_map"] = options.device_map
     try:
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(where, **shared)
         model, info = auto[kind].from_pretrained(where, output_loading_info=True, **shared, **settings)
@@ -140,7 +141,7 @@ def load(
         raise BadInput(f"cannot load {source!r}: {why}") from None
     # drawn at random, since the files do not hold them; buffers may be missing, since they are computed
     missing = sorted({name for name, _ in model.named_parameters()} & set(info["missing_keys"]))
-    names = [fingerprint(where, options.revision), dtype, options.quantization, options.attn_implementation]
+    names = [fingerprint(where, options.revision), dtype, options.attn_implementation]
     if options.adapter:
         adapter = resolve_weights(options.adapter)
         model, missing = _with_adapter(model, adapter, missing)
@@ -152,7 +153,7 @@ def load(
     ends = {*(stated if isinstance(stated, list) else [stated]), tokenizer.eos_token_id}
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return Checkpoint(
-        model=model.eval() if "device_map" in settings else model.eval().to(device),
+        model=model.eval() if options.device_map else model.eval().to(device),
         tokenizer=tokenizer,
         fingerprint="-".join(name for name in names if name),
         max_length=options.max_length or shortest_limit(positions, getattr(tokenizer, "model_max_length", None)),
@@ -160,34 +161,6 @@ def load(
         budget=options.tokens or (CPU_TOKENS if device == "cpu" else GPU_TOKENS),
         came_with_padding=kind == "causal" or fresh_head or agree_on_padding(model, tokenizer),
     )
-
-
-def _placement(options: Loading, device: str) -> dict[str, Any]:
-    """Arguments of `from_pretrained` for devices, quantization and attention."""
-    settings: dict[str, Any] = {}
-    if options.attn_implementation:
-        settings["attn_implementation"] = options.attn_implementation
-    if options.device_map and options.device != "auto":
-        raise BadInput(f"device={options.device} and device_map={options.device_map}: give one of them")
-    if options.device_map or options.quantization:
-        if find_spec("accelerate") is None:
-            raise MissingExtra("a device map", "torch")
-        settings["device_map"] = options.device_map or {"": device}
-    if options.quantization:
-        if find_spec("bitsandbytes") is None:
-            needed = f"quantization={options.quantization} needs bitsandbytes: pip install bitsandbytes"
-            raise BadInput(f"{needed}; or serve the model quantized and use its URL")
-        if options.adapter:
-            raise BadInput("an adapter cannot be merged into quantized weights: merge it first, or omit quantization")
-        from transformers import BitsAndBytesConfig
-
-        settings["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=options.quantization == "4bit",
-            load_in_8bit=options.quantization == "8bit",
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_compute_dtype="float32" if device == "cpu" else "bfloat16",
-        )  # type: ignore[no-untyped-call]
-    return settings
 
 
 def _random_weights(source: str, kind: Kind, model: Any, missing: list[str]) -> str:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, compress, groupby
+from itertools import chain, compress, groupby
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from prb.engine.cascade import Cascade, Piece, Unsuited, input_device
+from prb.engine.cascade import Cascade, Family, Unsuited, input_device
 from prb.engine.chat import Tokens, common_prefix
 from prb.errors import first_line
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 Reduce = Callable[[Tensor, int, int], T]
 """(states, bundle, suffix) → result. states[0] belongs to the last prefix token, states[1:] to the suffix.
 
-Tensors come back from the model's device together, one copy per forward pass."""
+A result that is a view of the states would keep all of them in memory."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,8 @@ class States:
         parts = [[Part(n, k, b.prefix, tokens) for k, tokens in enumerate(b.suffixes)] for n, b in enumerate(bundles)]
 
         def finish(passes: Iterable[Done]) -> None:
-            for done in passes:
-                values = to_host([reduce(states, part.bundle, part.suffix) for part, states in done])
-                for (part, _), value in zip(done, values, strict=True):
-                    results[part.bundle][part.suffix] = value
+            for part, states in chain.from_iterable(passes):
+                results[part.bundle][part.suffix] = reduce(states, part.bundle, part.suffix)
 
         packed = [self.packs(each) for each in bundles]
         try:
@@ -149,21 +147,16 @@ class States:
 
     def _packed(self, bundles: Iterable[Sequence[Part]]) -> Iterator[Done]:
         for row in packed_rows(bundles, self._budget):
-            pieces: list[Piece] = []
-            for together in row:
-                prefix = together[0].prefix
-                before = len(pieces) if prefix else None
-                pieces += [Piece(prefix)] if prefix else []
-                pieces += [Piece(part.tokens, before) for part in together]
             assert self._cascade is not None
-            states = iter(self._cascade.read(pieces))
+            families = [Family(together[0].prefix, [part.tokens for part in together]) for together in row]
+            states = iter(self._cascade.read(families))
             done: Done = []
             for together in row:
-                last = next(states)[-1:] if together[0].prefix else None
+                prefix = next(states)
                 for part in together:
                     suffix = next(states)
-                    # nothing comes before the first token
-                    done.append((part, torch.cat([torch.zeros_like(suffix[:1]) if last is None else last, suffix])))
+                    before = prefix[-1:] if len(prefix) else torch.zeros_like(suffix[:1])  # nothing comes before it
+                    done.append((part, torch.cat([before, suffix])))
             yield done
 
     def _copied(self, parts: Sequence[Part]) -> Iterator[Done]:
@@ -193,15 +186,6 @@ class States:
             before = torch.zeros_like(states[0, :1]) if last is None else last  # nothing comes before the first token
             together = zip(chunk, states, strict=True)
             yield [(parts[i], torch.cat([before, suffix[: len(parts[i].tokens)]])) for i, suffix in together]
-
-
-def to_host(values: list[Any]) -> list[Any]:
-    """Tensors of a device as tensors of the host, in one copy; everything else as it is."""
-    if not values or not all(isinstance(v, Tensor) and v.device.type != "cpu" for v in values):
-        return values
-    together = torch.cat([value.flatten() for value in values]).cpu()
-    ends = accumulate(value.numel() for value in values)
-    return [together[end - value.numel() : end].view(value.shape) for value, end in zip(values, ends, strict=True)]
 
 
 def batches(lengths: Sequence[int], budget: int, rows: int | None = None) -> Iterator[list[int]]:

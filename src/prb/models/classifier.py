@@ -67,7 +67,7 @@ CATALOGUE: dict[str, Quirk] = {
     "nicolinho/QRM-": Quirk(read="score", remote_code=True, tested="Llama with a forward pass of its own"),
     # uncertainty-aware; the first logit is the mean reward
     "LxzGordon/URM-": Quirk(logit=0, remote_code=True, tested="Llama with a forward pass of its own"),
-    # causal LMs whose next-token logit of token 0 is the reward; 70B: device_map=auto, or quantization=4bit
+    # causal LMs whose next-token logit of token 0 is the reward; 70B: device_map=auto
     "nvidia/Llama-3.1-Nemotron-70B-Reward-HF": Quirk(kind="causal", read="first-logit", tested="Llama"),
     "nvidia/Llama-3.3-Nemotron-70B-Reward": Quirk(kind="causal", read="first-logit", tested="Llama"),
     # fine-tuned heads are plain ones; the regularized ones return a tuple with the LM's logits before the reward
