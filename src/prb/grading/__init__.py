@@ -162,7 +162,7 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
     presentation: ClassVar[frozenset[str]] = frozenset({"batch"})
 
     grader: Name = "embedded"
-    """Grader spec: `embedded`, `embedded?encoder=minilm`, `llm?llm=openai/gpt-5`, `llm?llm=SPEC&way=each`."""
+    """Grader spec: `embedded`, `recorded`, `llm?llm=openai/gpt-5`, `llm?llm=SPEC&way=each`."""
     answers: Place | None = None
     """JSONL with one {"pair": id of a row, "answer": text} per line."""
     validate: bool = False
