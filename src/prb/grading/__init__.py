@@ -116,10 +116,8 @@ def as_line(graded: Grades | Failure) -> dict[str, Any]:
     """The form it has in a file. What a failure cost is included."""
     used = {"tokens": graded.tokens, "cost": graded.cost}
     if isinstance(graded, Failure):
-        failure = {"failure": str(graded), "failure_kind": graded.kind}
-        return {"score": None, "aspects": None, **failure, **used, "text": ()}
-    scored = {"score": graded.score, "aspects": graded.aspects}
-    return {**scored, "failure": None, "failure_kind": None, **used, "text": graded.text}
+        return {"score": None, "aspects": None, "failure": str(graded), **used, "text": ()}
+    return {"score": graded.score, "aspects": graded.aspects, "failure": None, **used, "text": graded.text}
 
 
 def answered(pair: Pair, answer: str, *, masked: bool = False) -> Answered:
