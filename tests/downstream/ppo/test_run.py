@@ -340,8 +340,6 @@ def test_a_run_is_shown_as_table_and_json_and_repeated_from_its_config(
     [
         (["--model", "judgement"], "no model named 'judgement'"),
         (["--model", "scripted-judge"], "only compares answers"),
-        (["--grader", "professor", "--holdout", "4"], "no grader named 'professor'"),
-        (["--condition", "none", "--condition", "profile"], "--condition takes one value"),
     ],
 )
 def test_wrong_words_end_with_one_line_and_leave_nothing(
