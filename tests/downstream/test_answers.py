@@ -123,10 +123,6 @@ def test_candidates_of_a_pair(lines: list[dict[str, Any]], found: tuple[str, ...
     assert read_pool(str(write_jsonl(lines))).of(pair_of("p")) == found
 
 
-def test_a_row_may_have_a_number_as_its_id(write_jsonl: Write) -> None:
-    assert read_pool(str(write_jsonl([{"pair": 7, "answer": "one"}]))).of(pair_of("7")) == ("one",)
-
-
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -146,11 +142,6 @@ def test_a_line_that_holds_no_candidates_is_refused_with_its_number(
         read_pool(str(write_jsonl([{"pair": "p", "answers": ["one"]}, line])))
     assert says in str(refused.value)
     assert "2" in str(refused.value).splitlines()[1]
-
-
-def test_a_pool_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"none\.jsonl does not exist"):
-        read_pool(str(tmp_path / "none.jsonl"))
 
 
 def test_the_fingerprint_of_a_pool_is_that_of_its_content(write_jsonl: Write) -> None:
