@@ -124,7 +124,6 @@ def test_a_build_of_nothing_fails_and_says_why(prb: Prb, files: Files) -> None:
         ("grade --answers nowhere.jsonl", "nowhere.jsonl does not exist"),
         ("grade --answers .", ". is a folder; give a .jsonl file"),
         ("grade --validate --grader embeded", "no grader named 'embeded'; did you mean 'embedded'?"),
-        ("grade --validate --grader embedded?encoder=word", "no encoder named 'word'"),
         ("grade --validate --grader llm", "needs llm=…"),
         ("grade --validate --grader llm?llm=gpt", "is not an llm spec"),
         ("grade --validate --split devel", "no rows in split 'devel'"),

@@ -30,14 +30,14 @@ from prb.downstream.correlate import CorrelateConfig
 from prb.errors import BadInput, UnknownName
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.runs import FORMAT, json_line, read_json, read_lines, write_json
+from prb.runs import FORMAT, json_line, read_json, write_json
 from prb.stats.estimate import share
 from prb.summary import short_name
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.downstream import fakes
 from tests.reporting.results import ends, ppo_run
-from tests.runs import Notes, result, settings
+from tests.runs import result, settings
 from tests.stats.test_ranking import BON, PPO
 
 Write = Callable[..., Path]
@@ -202,16 +202,6 @@ def test_a_table_by_cluster_is_resampled_by_cluster(written: Write) -> None:
     assert found["sets"][0]["correlations"][0]["noise"] == (pytest.approx(1), pytest.approx(1))
     by_family = correlate(written("model,family,cluster,x,y\n" + "".join(rows)), unit="family", measure=("spearman",))
     assert by_family["sets"][0]["correlations"][0]["noise"] == (pytest.approx(1), pytest.approx(1))
-
-
-def test_results_are_the_same_each_time_and_are_plain_json(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    path = table(tmp_path, **{name: rng.normal(size=12) for name in ("x", "x2", "y")})
-    progress = Notes()
-    first = correlate(path, downstream=("y",), progress=progress)
-    assert orjson.dumps(first) == orjson.dumps(correlate(path, downstream=("y",)))
-    assert progress.begun == [("testing", 2 + 1, 0)]  # two columns, and one against the other
-    assert progress.advanced == 3
 
 
 @pytest.mark.parametrize(
@@ -510,14 +500,6 @@ def test_another_condition_and_another_k_are_read_without_the_dataset(bench: Pat
     assert found.downstream[0].values == pytest.approx([row["curve"][0]["value"] for row in sampled["results"]])
     with pytest.raises(BadInput, match="has no condition 'oracle'; it has none, profile"):
         read_folders(bench, best, condition="oracle")
-
-
-def test_a_model_that_was_scored_in_part_after_the_summary_does_not_count(bench: Path, best: Path) -> None:
-    path = best / "scores.jsonl"
-    lines = list(read_lines(path))
-    late = [{**line, "model": "late"} for line in lines if (line["model"], line["pair"]) == ("short", "t1a")]
-    path.write_bytes(path.read_bytes() + b"".join(map(json_line, late)))
-    assert read_folders(bench, best).models == ("short", "long")
 
 
 def test_a_folder_of_another_version_or_without_a_file_is_told_with_what_to_do(bench: Path, best: Path) -> None:

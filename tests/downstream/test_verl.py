@@ -35,7 +35,7 @@ def work(tmp_path: Path) -> Path:
 
 
 def settings(work: Path, **changes: Any) -> PpoConfig:
-    told: dict[str, Any] = {"policy": f"transformers/{work / 'tiny'}", "model": "length", "engine": "verl?launch=false"}
+    told: dict[str, Any] = {"policy": f"transformers/{work / 'tiny'}", "model": "length", "engine": "verl"}
     told |= {"dataset": str(work / "set.jsonl"), "batch": 8, "minibatch": 4, "out": work / "run"}
     return PpoConfig(**{**told, **changes})
 
@@ -77,7 +77,7 @@ def test_settings_are_said_in_verls_words_and_no_token_stands_in_any_file(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRB_SERVE_TOKEN", "very-secret")
-    engine = "verl?gpus=2&nodes=2&launch=false"
+    engine = "verl?gpus=2&nodes=2"
     ppo(settings(work, lr=2e-6, kl=0.2, engine=engine, minibatch=8, lora=8, steps=5))
     told = tree(work)
     assert told["defaults"] == ["ppo_trainer", "_self_"]
@@ -100,39 +100,26 @@ def test_the_reward_file_needs_only_the_standard_library_and_this_package() -> N
     assert not loaded & {"pydantic", "tyro", "orjson", "numpy", "pyarrow", "torch", "fastapi"}
 
 
-def test_the_launch_is_verls_own_command_with_overrides_at_its_end(work: Path) -> None:
-    told = ppo(settings(work, override=("trainer.device=cpu",))).message
-    assert " -m verl.trainer.main_ppo --config-dir" in told
-    assert told.endswith("--config-name prb trainer.device=cpu")
+def test_the_command_that_launches_is_printed(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"ppo --engine verl --policy transformers/{work / 'tiny'} --model length --dataset {work / 'set.jsonl'}"
+    assert run([*words.split(), "--batch", "8", "--minibatch", "4", "--out", str(work / "run"), "--quiet"]) == 0
+    told = capsys.readouterr().out
+    assert f"launch: python -m verl.trainer.main_ppo --config-dir {work / 'run'} --config-name prb\n" in told
 
 
 def test_a_server_that_has_moved_needs_no_other_folder_and_no_row_is_written_again(work: Path) -> None:
     assert ppo(settings(work)).message.startswith(f"files: {work / 'run'}")
     before = (work / "run" / "train.parquet").stat().st_mtime_ns
-    ppo(settings(work, engine="verl?url=http://elsewhere:8300&launch=false"))
+    ppo(settings(work, engine="verl?url=http://elsewhere:8300"))
     assert (work / "run" / "train.parquet").stat().st_mtime_ns == before
     assert tree(work)["reward"]["custom_reward_function"]["reward_kwargs"]["url"] == "http://elsewhere:8300"
-
-
-def test_where_verl_is_not_installed_the_command_for_where_it_is_is_told(
-    work: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "verl", None)
-    monkeypatch.setattr("prb.downstream.verl.find_spec", lambda _: None)
-    words = f"ppo --engine verl --policy transformers/{work / 'tiny'} --model length --dataset {work / 'set.jsonl'}"
-    assert run([*words.split(), "--batch", "8", "--minibatch", "4", "--out", str(work / "run"), "--quiet"]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "verl is not installed here" in told
-    assert "python -m verl.trainer.main_ppo --config-dir" in told
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"engine": "verl?gpus=3&launch=false"}, "cannot be split into 3 GPUs"),
+        ({"engine": "verl?gpus=3"}, "cannot be split into 3 GPUs"),
         ({"batch": 32}, "there are only 20 prompts"),
-        ({"override": ("nonsense",)}, "is not key=value"),
         ({"dataset": "nowhere"}, "nowhere"),
         ({"policy": "transformers/base"}, "needs a chat template"),
         ({"policy": "transformers/tiny?adapter=x"}, "merge the adapter first"),
@@ -147,9 +134,6 @@ def test_what_verl_could_not_do_is_told_before_anything_is_written(
     assert not (work / "run").exists()
 
 
-def test_objects_and_a_launch_without_a_server_are_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_refused(work: Path) -> None:
     with pytest.raises(BadInput, match="engine verl takes its rewards from its url"):
         ppo(settings(work), reward=ScriptedScorer(lambda _: 0.0))
-    monkeypatch.setattr("prb.downstream.verl.find_spec", lambda _: object())
-    with pytest.raises(BadInput, match="no reward from `prb serve --model length`"):
-        ppo(settings(work, engine="verl?url=http://127.0.0.1:9"))

@@ -192,7 +192,7 @@ def audit(prb: Shell) -> Json:
 
 
 def correlate(prb: Shell) -> Json:
-    lines = ["model,bench,bon,bon_se", *(f"m{n},{n},{(n * 7) % 12},0.{n + 1}" for n in range(12)), "noisy-x,3.5,2,0.4"]
+    lines = ["model,bench,bon", *(f"m{n},{n},{(n * 7) % 12}" for n in range(12)), "noisy-x,3.5,2"]
     (prb.folder / "table.csv").write_text("\n".join(lines), "utf-8")
     words = ("--bench", "bench", "--downstream", "bon", "--quiet", "--out", "out")
     prb.ok("correlate", "table.csv", *words)

@@ -81,11 +81,12 @@ def ppo_run(
 
 def correlation(folder: Path, models: int = 6) -> Path:
     folder.mkdir(parents=True)
-    places = range(models)
     table = [
-        f"{EVIL if n == 0 else f'model-{n}'},{0.5 + n / 50},0.02,{0.4 + ((n * 2) % models) / 60},0.01" for n in places
+        f"{EVIL if n == 0 else f'model-{n}'},{cluster},{0.5 + n / 50 + off},{0.4 + ((n * 2) % models) / 60 + off}"
+        for n in range(models)
+        for cluster, off in (("u", 0.02), ("v", -0.02))
     ]
-    (folder / "scores.csv").write_text("\n".join(["model,mirror,mirror_se,bon,bon_se", *table]), "utf-8")
+    (folder / "scores.csv").write_text("\n".join(["model,cluster,mirror,bon", *table]), "utf-8")
     config = CorrelateConfig(
         table=folder / "scores.csv", downstream=("bon",), measure=("spearman", "ndcg"), constructed=("model-1",)
     )

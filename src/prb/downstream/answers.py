@@ -24,7 +24,7 @@ from prb.llm.asking import without_thinking
 from prb.progress import Progress, Tally
 from prb.prompts import PolicyPrompt, policy_chat
 from prb.stats.credit import CREDIT, meetings, win_rates
-from prb.types import Ask, Duel, Failure, FailureKind, Pair, Query, writable
+from prb.types import Ask, Duel, Failure, Pair, Query, writable
 from prb.work import Asked, Breaker, Call, Replies, Reply, ask_missing, calls_of, chunks, gravest
 
 AT_ONCE, REMOTE_AT_ONCE = 8, 256
@@ -52,7 +52,6 @@ class Sample(Struct, frozen=True, kw_only=True):
     """Whether the policy was stopped by max_tokens; the text is used all the same."""
     cost: float = 0.0
     failure: str | None = None
-    failure_kind: FailureKind | None = None
 
 
 class Score(Struct, frozen=True, kw_only=True):
@@ -64,11 +63,6 @@ class Score(Struct, frozen=True, kw_only=True):
     score: float | None
     """The reward, or the win rate where the model is a comparer."""
     failure: str | None = None
-    failure_kind: FailureKind | None = None
-    cut: int = 0
-    """Posts that did not fit the model."""
-    tokens: int = 0
-    cost: float = 0.0
 
 
 class SampleGrade(Struct, frozen=True, kw_only=True):
@@ -198,12 +192,12 @@ class Asking:
                 candidates = Candidates(pair, shown[pair], texts[pair])
                 yield candidates, calls_of(start, candidates.asks(asked.method))
 
-        scores, tally = {}, Tally(self.progress)
+        scores, tally = dict[Place, Score](), Tally(self.progress)
         answers = max(map(len, texts.values()), default=1)
         for candidates, replies in self._ask(f"scoring by {asked.name}", asked, list(texts), plan, answers):
-            for line in scores_of(asked.name, asked.method, candidates, replies):
-                scores[line.pair, line.n] = line
-                tally.add([line.failure], [line.cost])
+            lines = scores_of(asked.name, asked.method, candidates, replies)
+            scores |= {(line.pair, line.n): line for line in lines}
+            tally.add([line.failure for line in lines], [reply.cost for reply in replies])
         return scores
 
     def grade(self, asked: Asked, answers: Mapping[Place, Answered]) -> dict[Place, Grades | Failure]:
@@ -252,42 +246,32 @@ def sample_of(place: Place, seed: int, reply: Completion | Failure) -> Sample:
         truncated=isinstance(reply, Completion) and reply.truncated,
         cost=reply.cost,
         failure=str(failure) if failure else None,
-        failure_kind=failure.kind if failure else None,
     )
 
 
 def scores_of(name: str, method: str, candidates: Candidates, replies: Sequence[Reply]) -> list[Score]:
     """A line per answer, from the replies to `Candidates.asks`.
 
-    A comparer's are win rates; one failed verdict fails them all, and what all verdicts took is booked on the first
-    answer. Equal texts were asked about once: they tie exactly, and what that took is booked on the first of them.
+    A comparer's are win rates; one failed verdict fails them all. Equal texts were asked about once and tie exactly.
     """
     pair, query, texts = candidates
     distinct = list(dict.fromkeys(texts))
-    scores: list[tuple[Any, Failure | None]]
-    took: list[dict[str, Any]] = [{} for _ in distinct]
+    scores: list[Any]
     if isinstance(query, Failure):
-        scores = [(None, query)] * len(distinct)
+        scores = [query] * len(distinct)
     elif method == "score":
-        scores = [(reply.value, reply.as_failure) for reply in replies]
-        took = [{"tokens": reply.tokens, "cost": reply.cost, "cut": reply.cut} for reply in replies]
+        scores = [reply.as_failure or reply.value for reply in replies]
+    elif failures := [failure for reply in replies if (failure := reply.as_failure)]:
+        scores = [gravest(failures)] * len(distinct)
     else:
-        failures = [failure for reply in replies if (failure := reply.as_failure)]
-        took[0] = {"tokens": sum(reply.tokens for reply in replies), "cost": sum(reply.cost for reply in replies)}
-        if failures:
-            scores = [(None, gravest(failures))] * len(distinct)
-        else:
-            credits = [CREDIT[reply.value] for reply in replies]  # type: ignore[index]
-            scores = [(rate, None) for rate in win_rates(len(distinct), credits)]
-            took[0]["cut"] = max([reply.cut for reply in replies], default=0)
-    lines = []
-    for n, text in enumerate(texts):
-        at = distinct.index(text)
-        score, failure = scores[at]
-        failed: dict[str, Any] = {"failure": str(failure), "failure_kind": failure.kind} if failure else {}
-        booked = took[at] if texts.index(text) == n else {}
-        lines.append(Score(model=name, pair=pair, n=n, score=score, **failed, **booked))
-    return lines
+        scores = win_rates(len(distinct), [CREDIT[reply.value] for reply in replies])  # type: ignore[index]
+    of_text = dict(zip(distinct, scores, strict=True))
+    return [
+        Score(model=name, pair=pair, n=n, score=None, failure=str(score))
+        if isinstance(score := of_text[text], Failure)
+        else Score(model=name, pair=pair, n=n, score=score)
+        for n, text in enumerate(texts)
+    ]
 
 
 class ModelAbout(Struct, frozen=True):

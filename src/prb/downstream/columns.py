@@ -173,6 +173,8 @@ def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> S
 def _rows(path: Path) -> list[dict[str, Any]]:
     if path.is_dir():
         raise BadInput(f"{path} is a folder: give runs with --bench and --downstream")
+    if not path.exists():
+        raise BadInput(f"{path} does not exist")
     if path.suffix not in (".csv", ".tsv"):
         return read_items(path, dict)
     # unlike in a dataset, a row may be shorter than the header: what it lacks is missing

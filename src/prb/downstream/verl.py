@@ -1,4 +1,4 @@
-"""PPO at scale: the files with which verl (arXiv 2409.19256) trains on a Ray cluster, and its launch.
+"""PPO at scale: the files with which verl (arXiv 2409.19256) trains on a Ray cluster, and the command that starts it.
 
 `train.parquet` and `held_out.parquet` hold the prompts as the local engine would show them and, in `extra_info`, what
 the reward model may see. `reward.py` is verl's custom reward function: the client of `prb serve`, which needs this
@@ -13,22 +13,19 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, Request, build_opener
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from prb import __version__
 from prb.downstream.ppo import CHECKPOINT_EVERY, CLIP, CRITIC_RATE, MAX_GRAD_NORM, FinishedPpo, PpoConfig, Verl
 from prb.downstream.ppo.policy import Prompt, Prompts, load_prompts
 from prb.engine.chat import fit, one_bos, write_prompt
-from prb.errors import BadInput, MissingExtra, PrbError, first_line
+from prb.errors import BadInput, first_line
 from prb.progress import Progress
 from prb.prompts import policy_chat
 from prb.runs import RunFolder, draft, write_bytes
@@ -36,25 +33,31 @@ from prb.types import Failure, Query
 from prb.weights import resolve_weights
 
 TRAIN, HELD_OUT, REWARD, NAME = "train.parquet", "held_out.parquet", "reward.py", "prb"
-TESTED = "0.9.1"
+MESSAGE, TRUTH = {"role": pa.string(), "content": pa.string()}, {"style": pa.string(), "ground_truth": pa.string()}
+SCHEMA = pa.schema(
+    {
+        "data_source": pa.string(),
+        "prompt": pa.list_(pa.struct(MESSAGE)),
+        "ability": pa.string(),
+        "reward_model": pa.struct(TRUTH),
+        "extra_info": pa.struct({"index": pa.string(), "user": pa.string(), "query": pa.string()}),
+    }
+)
+"""Of a row as verl's RLHFDataset reads it."""
 REWARD_FUNCTION = b'''"""Written by `prb ppo --engine verl`: rewards come from `prb serve`."""
 
 from prb.serving.clients import compute_score
 
 __all__ = ["compute_score"]
 '''
-SERVER_TIMEOUT = 60.0
 
 
 def run_verl(config: PpoConfig, verl: Verl, *, progress: Progress) -> FinishedPpo:
-    """Write verl's files and, if `launch` is set, run it."""
+    """Write verl's files; where verl is, the command in the result's message trains."""
     if config.minibatch % (verl.nodes * verl.gpus):
         raise BadInput(f"minibatch {config.minibatch} cannot be split into {verl.nodes * verl.gpus} GPUs")
     if "adapter" in config.weights:
         raise BadInput(f"policy {config.policy}: verl starts from whole weights; merge the adapter first")
-    for line in config.override:
-        if "=" not in line:
-            raise BadInput(f"--override {line!r} is not key=value")
     progress.begin(f"checking {config.dataset}")
     prompts = load_prompts(config, model=None)  # the server masks what its model must not see
     if len(prompts.train) < config.batch:
@@ -66,32 +69,22 @@ def run_verl(config: PpoConfig, verl: Verl, *, progress: Progress) -> FinishedPp
         for name, selected in ((TRAIN, prompts.train), (HELD_OUT, prompts.held_out)):
             if not (out / name).exists():
                 progress.begin(f"writing {name}", total=len(selected))
-                write_parquet(out / name, list(_rows(config, prompts, selected, tokenizer, progress)))
+                rows = list(_rows(config, prompts, selected, tokenizer, progress))
+                with draft(out / name) as part:
+                    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), part)
         write_bytes(out / REWARD, REWARD_FUNCTION)
         # what follows a key is JSON, which YAML reads
         branches = verl_settings(config, verl, len(prompts.train), out.resolve()).items()
         lines = [f"{name}: {json.dumps(branch, indent=2)}\n" for name, branch in branches]
         head = "# Written by `prb ppo --engine verl`.\ndefaults:\n  - ppo_trainer\n  - _self_\n"
         write_bytes(out / f"{NAME}.yaml", (head + "".join(lines)).encode())
-        where = ["--config-dir", str(out.resolve()), "--config-name", NAME]
-        command = [sys.executable, "-m", "verl.trainer.main_ppo", *where, *config.override]
-        if not verl.launch:
-            return FinishedPpo(out, {}, f"files: {out}\nlaunch: {shlex.join(command)}")
-        if find_spec("verl") is None:
-            elsewhere = shlex.join(["python", *command[1:]])
-            raise BadInput(f"verl is not installed here (tested with {TESTED}); where it is, run: {elsewhere}")
-        _check_server(config, verl.url, out)
-        code = subprocess.run(command, check=False).returncode  # noqa: S603 - our own words
-    if code:
-        raise PrbError(f"verl ended with code {code}; run the same command again to resume from its last checkpoint")
-    return FinishedPpo(out, {}, f"checkpoints: {out / 'checkpoints'}")
+    where = shlex.join(["--config-dir", str(out.resolve()), "--config-name", NAME])
+    return FinishedPpo(out, {}, f"files: {out}\nlaunch: python -m verl.trainer.main_ppo {where}")
 
 
 def _tokenizer(config: PpoConfig) -> Any:
-    try:
-        from transformers import AutoTokenizer
-    except ImportError:
-        raise MissingExtra("--engine verl", "torch") from None
+    from transformers import AutoTokenizer
+
     weights = config.weights
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve_weights(weights["model"]), revision=weights.get("revision"))
@@ -132,19 +125,6 @@ def _rows(
             "reward_model": {"style": "rule", "ground_truth": ""},
             "extra_info": {"index": prompt.item.id, "user": prompt.item.user, "query": json.dumps(query)},
         }
-
-
-def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    texts = {"data_source": pa.string(), "ability": pa.string()}
-    message = pa.struct({"role": pa.string(), "content": pa.string()})
-    answer = pa.struct({"style": pa.string(), "ground_truth": pa.string()})
-    extra = pa.struct({"index": pa.string(), "user": pa.string(), "query": pa.string()})
-    schema = pa.schema({**texts, "prompt": pa.list_(message), "reward_model": answer, "extra_info": extra})
-    with draft(path) as part:
-        pq.write_table(pa.Table.from_pylist(list(rows), schema), part)
 
 
 def verl_settings(config: PpoConfig, verl: Verl, prompts: int, out: Path) -> dict[str, Any]:
@@ -227,23 +207,3 @@ def verl_settings(config: PpoConfig, verl: Verl, prompts: int, out: Path) -> dic
             "resume_mode": "auto",
         },
     }
-
-
-def _check_server(config: PpoConfig, url: str, out: Path) -> None:
-    """Ask for one reward before hours of training: is there a server, and does it serve this model?"""
-    import pyarrow.parquet as pq
-
-    query = pq.read_table(out / TRAIN).slice(0, 1).to_pylist()[0]["extra_info"]["query"]
-    body = json.dumps({"query": {k: v for k, v in json.loads(query).items() if v is not None}, "answers": ["Yes."]})
-    headers = {"Content-Type": "application/json"}
-    if token := os.environ.get("PRB_SERVE_TOKEN", "").strip():
-        headers["Authorization"] = f"Bearer {token}"
-    try:
-        request = Request(url.rstrip("/") + "/v1/score", body.encode(), headers)  # noqa: S310 - a setting
-        with build_opener(ProxyHandler({})).open(request, timeout=SERVER_TIMEOUT) as reply:
-            served = json.load(reply)["model"]
-    except (OSError, ValueError, KeyError) as error:
-        detail = error.read().decode("utf-8", "replace") if isinstance(error, HTTPError) else ""
-        raise BadInput(f"no reward from `prb serve --model {config.model}`: {error} {detail}".rstrip()) from None
-    if served != config.model:
-        raise BadInput(f"{url} serves {served!r}, not model {config.model!r}")

@@ -116,10 +116,8 @@ def as_line(graded: Grades | Failure) -> dict[str, Any]:
     """The form it has in a file. What a failure cost is included."""
     used = {"tokens": graded.tokens, "cost": graded.cost}
     if isinstance(graded, Failure):
-        failure = {"failure": str(graded), "failure_kind": graded.kind}
-        return {"score": None, "aspects": None, **failure, **used, "text": ()}
-    scored = {"score": graded.score, "aspects": graded.aspects}
-    return {**scored, "failure": None, "failure_kind": None, **used, "text": graded.text}
+        return {"score": None, "aspects": None, "failure": str(graded), **used, "text": ()}
+    return {"score": graded.score, "aspects": graded.aspects, "failure": None, **used, "text": graded.text}
 
 
 def answered(pair: Pair, answer: str, *, masked: bool = False) -> Answered:
@@ -162,7 +160,7 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
     presentation: ClassVar[frozenset[str]] = frozenset({"batch"})
 
     grader: Name = "embedded"
-    """Grader spec: `embedded`, `embedded?encoder=minilm`, `llm?llm=openai/gpt-5`, `llm?llm=SPEC&way=each`."""
+    """Grader spec: `embedded`, `recorded`, `llm?llm=openai/gpt-5`, `llm?llm=SPEC&way=each`."""
     answers: Place | None = None
     """JSONL with one {"pair": id of a row, "answer": text} per line."""
     validate: bool = False

@@ -3,10 +3,10 @@
 The first follows Personalized RewardBench (arXiv 2604.07343), the second LaMP-QA (arXiv 2506.00137); the prompts are
 ours. Only the reply is read, and every text by others is quoted, so an answer cannot grade itself.
 
-Replies are read strictly. A reply that is valid JSON is read as JSON, so that its strings can hold anything. Otherwise
-(single quotes, quotation marks inside strings, no JSON at all) every `aspect: n` and `grade: n` in it counts, in order.
-Either way, an aspect with two different grades has none, and so has the whole reply if a grade names no aspect while
-others do.
+Replies are read strictly. What is JSON between the first bracket and the last is read as JSON, so that its strings can
+hold anything. Otherwise (quotation marks inside strings, no JSON at all) every `aspect: n` and `grade: n` counts, in
+order. Either way, an aspect with two different grades has none, and so has the whole reply if a grade names no aspect
+while others do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from prb.errors import BadSpec
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, shown, ungradable
@@ -24,7 +24,6 @@ from prb.hashing import settings_digest
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reply, ask, without_thinking
 from prb.prompts import load, quote, with_material
-from prb.text.words import normalized
 from prb.types import Failure
 from prb.work import gravest
 
@@ -51,7 +50,7 @@ class LLMGrader:
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
         prompts = [ungradable(one) or self._prompts(one) for one in answers]
         asked = [
-            (prompt, [aspect.aspect for aspect in one.rubric])
+            (prompt, len(one.rubric))
             for one, of_one in zip(answers, prompts, strict=True)
             if not isinstance(of_one, Failure)
             for prompt in of_one
@@ -59,7 +58,7 @@ class LLMGrader:
         results = ask(
             self._llm,
             [prompt for prompt, _ in asked],
-            [read_one if self._way == "each" else partial(read_all, aspects=names) for _, names in asked],
+            [read_one if self._way == "each" else partial(read_all, count=count) for _, count in asked],
             sampling=self._sampling,
             reminder=REMINDERS[self._way],
             missing="no grades",
@@ -137,19 +136,18 @@ _NUMBER = (
 )
 """Ambiguous numbers are none: `1, 2`, `1 or 2`, `1-2`, `1,000`."""
 _ALONE = re.compile(rf"{_BEFORE}{_NUMBER}{_MARKS}\.?\s*", re.IGNORECASE)
-_GRADE_KEY = re.compile(rf"{_GRADE}s?", re.IGNORECASE)
-_ASPECT_KEYS = ("aspect", "name", "id")
-_ORDINAL = re.compile(r"(?:aspect)?[\s_#]*([0-9]{1,3})(?:[.:)\s].*)?", re.DOTALL)
-_TRAILING_COMMA = re.compile(r",(\s*[\]}])")
-_OPENING = re.compile(r"[\[{]")
-_UNKNOWN = -1
+_NAMED = re.compile(
+    rf"(?<![a-z_])(?:aspect{_IS}{_BEFORE}(?P<aspect>[0-9]{{1,3}}(?![0-9]))?|{_GRADE}{_IS}{_BEFORE}{_NUMBER})",
+    re.IGNORECASE,
+)
+_GRADE_KEY = re.compile(_GRADE, re.IGNORECASE)
 
 
 class Mention(NamedTuple):
     """A grade somewhere in a reply."""
 
-    aspect: int | None
-    """Index of its aspect in the rubric; -1 if it names an unknown aspect, `None` if it names none."""
+    aspect: str | None
+    """The number of its aspect, from 1; `None` if it names none."""
     number: str
     total: str
     """What the number is out of, if the reply says so."""
@@ -157,27 +155,17 @@ class Mention(NamedTuple):
 
 def read_one(reply: Completion) -> AspectGrades | Failure | None:
     """The one grade of a reply; `None` if there is none, or more than one."""
-    text = _readable(reply)
-    return _all_or_none([_agreed_grade(_alone(text, None) or _mentions(text, ()))])
+    return _all_or_none([_agreed_grade(_mentions(reply))])
 
 
-def read_all(reply: Completion, aspects: Sequence[str]) -> AspectGrades | Failure | None:
+def read_all(reply: Completion, count: int) -> AspectGrades | Failure | None:
     """One grade per aspect, in the rubric's order; `None` unless every aspect has exactly one."""
-    text = _readable(reply)
-    mentions = _mentions(text, aspects)
-    values, _ = _parse_json(text) or ([], "")
-    if not mentions and len(values) == 1 and isinstance(values[0], list):  # a list of bare numbers
-        mentions = list(_walk(values[0], None, aspects, is_grade=True))
-    if len(mentions) == len(aspects) and all(m.aspect is None for m in mentions):
-        mentions = [m._replace(aspect=n) for n, m in enumerate(mentions)]  # unnamed, but exactly as many as aspects
-    if any(m.aspect in (None, _UNKNOWN) for m in mentions):
+    mentions, numbers = _mentions(reply), [str(n) for n in range(1, count + 1)]
+    if len(mentions) == count and all(mention.aspect is None for mention in mentions):
+        mentions = [m._replace(aspect=number) for m, number in zip(mentions, numbers, strict=True)]
+    if any(mention.aspect not in numbers for mention in mentions):
         return None
-    return _all_or_none([_agreed_grade([m for m in mentions if m.aspect == n]) for n in range(len(aspects))])
-
-
-def _readable(reply: Completion) -> str:
-    """Nothing of a reply that was cut off by its token limit counts: its conclusion is missing."""
-    return "" if reply.truncated else without_thinking(reply.text)
+    return _all_or_none([_agreed_grade([m for m in mentions if m.aspect == number]) for number in numbers])
 
 
 def _all_or_none(grades: Sequence[int | Failure | None]) -> AspectGrades | Failure | None:
@@ -199,75 +187,37 @@ def _agreed_grade(mentions: Sequence[Mention]) -> int | Failure | None:
     return grades.pop() if len(grades) == 1 else None
 
 
-def _index(name: str, aspects: Sequence[str]) -> int:
-    """Position of an aspect that is named by its number from 1 or by its full name."""
-    name, *names = map(normalized, (name, *aspects))
-    if names.count(name) == 1 and not name.isdigit():
-        return names.index(name)
-    ordinal = _ORDINAL.fullmatch(name)
-    return int(ordinal[1]) - 1 if ordinal and 1 <= int(ordinal[1]) <= len(aspects) else _UNKNOWN
+def _mentions(reply: Completion) -> list[Mention]:
+    """Nothing of a reply that was cut off by its token limit counts: its conclusion is missing."""
+    text = "" if reply.truncated else without_thinking(reply.text)
+    start, end = min((at for at in map(text.find, "[{") if at >= 0), default=0), max(map(text.rfind, "]}")) + 1
+    try:
+        value = json.loads(text[start:end], strict=False, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError):
+        return list(_scan(text))
+    mentions = list(_scan(f"{text[:start]}\n{text[end:]}"))
+    for entry in value if isinstance(value, list) else [value]:
+        fields = entry if isinstance(entry, dict) else {"grade": entry}
+        grade = next((str(fields[key]) for key in fields if _GRADE_KEY.fullmatch(key)), "")
+        if match := _ALONE.fullmatch(grade):
+            aspect = None if fields.get("aspect") is None else str(fields["aspect"])
+            mentions.append(Mention(aspect, match["number"], match["total"] or ""))
+    return mentions
 
 
-def _mentions(text: str, aspects: Sequence[str]) -> list[Mention]:
-    parsed = _parse_json(text)
-    if parsed is None:
-        return list(_scan(text, aspects))
-    values, around = parsed
-    inside = [mention for value in values for mention in _walk(value, None, aspects, is_grade=False)]
-    return inside + list(_scan(around, aspects))
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("duplicate key")
+    return dict(pairs)
 
 
-def _parse_json(text: str) -> tuple[list[Any], str] | None:
-    """All JSON values in the text, and the text around them; `None` if something starts like JSON and is not."""
-
-    def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError("duplicate key")
-        return dict(pairs)
-
-    text, at = _TRAILING_COMMA.sub(r"\1", text), 0
-    decoder = json.JSONDecoder(strict=False, object_pairs_hook=unique_keys)
-    values, around = [], []
-    while opening := _OPENING.search(text, at):
-        around.append(text[at : opening.start()])
-        try:
-            value, at = decoder.raw_decode(text, opening.start())
-        except (ValueError, RecursionError):
-            return None
-        values.append(value)
-    return values, "\n".join([*around, text[at:]])
-
-
-def _walk(value: Any, index: int | None, aspects: Sequence[str], *, is_grade: bool) -> Iterator[Mention]:
-    """Numbers under a word for grade, or under an aspect's name or number; other numbers mean something else."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _walk(item, index, aspects, is_grade=is_grade)
-    elif isinstance(value, dict):
-        name = next((value[key] for key in value if key.casefold() in _ASPECT_KEYS), None)
-        beside = index if name is None else _index(str(name), aspects)
-        for key, item in value.items():
-            above = _index(key, aspects)
-            if above != _UNKNOWN:
-                yield from _walk(item, above, aspects, is_grade=True)
-            elif key.casefold() not in _ASPECT_KEYS:
-                yield from _walk(item, beside, aspects, is_grade=_GRADE_KEY.fullmatch(key) is not None)
-    elif is_grade and isinstance(value, int | float | str) and not isinstance(value, bool):
-        yield from _alone(str(value), index)
-
-
-def _alone(text: str, index: int | None) -> list[Mention]:
-    match = _ALONE.fullmatch(text)
-    return [Mention(index, match["number"], match["total"] or "")] if match else []
-
-
-def _scan(text: str, aspects: Sequence[str]) -> Iterator[Mention]:
+def _scan(text: str) -> Iterator[Mention]:
     """The grades of a text that is not JSON; each belongs to the last aspect named before it."""
-    names = "|".join([*map(re.escape, sorted(aspects, key=len, reverse=True)), "[0-9]{1,3}(?![0-9])", ""])
-    named = rf"aspect{_IS}{_BEFORE}(?:aspect{_BEFORE})?(?P<name>{names})"
-    index = None
-    for match in re.finditer(rf"(?<![a-z_])(?:{named}|{_GRADE}{_IS}{_BEFORE}{_NUMBER})", text, re.IGNORECASE):
-        if match["name"] is not None:
-            index = _index(match["name"], aspects)
+    if match := _ALONE.fullmatch(text):
+        yield Mention(None, match["number"], match["total"] or "")
+    aspect = None
+    for match in _NAMED.finditer(text):
+        if match["number"] is None:
+            aspect = match["aspect"] or "unknown"
         else:
-            yield Mention(index, match["number"], match["total"] or "")
+            yield Mention(aspect, match["number"], match["total"] or "")

@@ -6,7 +6,7 @@ With --validate the summary says how good the grader is: its grades compared wit
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -181,26 +181,14 @@ class GradableRows:
         self.clusters = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
         if not any(pair.rubric for pair in self.pairs.values()):
             raise BadInput(f"no row of {self.name} has a rubric (`rubric_aspects`): there is nothing to grade against")
-        self._ids_by_question: dict[str, list[str]] = defaultdict(list)
-        for pair in self.pairs.values():
-            self._ids_by_question[pair.question].append(pair.id)
 
     def key(self, line: Mapping[str, Any]) -> GradeKey:
-        """The answer on a line of an input file; its row is named by id, or by question if that is unique."""
-        if "pair" in line:
-            pair = str(line["pair"])
-            if pair not in self.pairs:
-                raise ValueError(f"no row of {self.name} has the id {line['pair']!r}")
-        elif "question" in line:
-            ids = self._ids_by_question.get(str(line["question"]), [])
-            if len(ids) != 1:
-                raise ValueError(f"{len(ids)} rows of {self.name} have this `question`: give `pair`")
-            pair = ids[0]
-        else:
-            raise ValueError("`pair` (the id of a row) or `question` is missing")
+        """The answer on a line of an input file."""
+        if str(line.get("pair")) not in self.pairs:
+            raise ValueError(f"`pair` must be the id of a row of {self.name}, not {line.get('pair')!r}")
         if not isinstance(line.get("answer"), str):
             raise ValueError("`answer` is missing or not a string")
-        return GradeKey(pair, line["answer"])
+        return GradeKey(str(line["pair"]), line["answer"])
 
     def human_grades(self, line: Mapping[str, Any]) -> tuple[GradeKey, Grades]:
         """One annotator's grades of an answer."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,7 +282,7 @@ def test_a_wrong_setting_ends_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-# as a person uses it: flags, wrong words, kill -9, Ctrl-C, two processes
+# as a person uses it
 
 
 @pytest.fixture
@@ -295,24 +293,6 @@ def words(policy: Path, data: Path) -> list[str]:
     )
     less = "--max-tokens 6 --max-prompt 128 --holdout 4 --grader None --quiet"
     return ["ppo", *asked.split(), *less.split()]
-
-
-@pytest.mark.slow
-def test_a_run_stopped_twice_resumes_to_the_same_bytes(words: list[str], tmp_path: Path) -> None:
-    out, words = tmp_path / "stopped", [*words, "--steps", "12"]
-    for steps, stop in ((3, signal.SIGINT), (5, signal.SIGKILL)):
-        process = subprocess.Popen([sys.executable, "-m", "prb", *words, "--out", str(out)], stderr=subprocess.PIPE)
-        while process.poll() is None and not ((out / "curves.csv").exists() and len(curves(out)) >= steps):
-            time.sleep(0.01)
-        process.send_signal(stop)
-        _, printed = process.communicate()
-        if stop == signal.SIGINT:
-            assert process.returncode == 130
-            assert b"interrupted" in printed
-        assert len(curves(out)) < 12
-    assert prb([*words, "--out", str(out)]) == 0
-    assert prb([*words, "--out", str(tmp_path / "whole")]) == 0
-    assert files(out) == files(tmp_path / "whole")
 
 
 def test_a_run_is_shown_as_table_and_json_and_repeated_from_its_config(
@@ -333,24 +313,6 @@ def test_a_run_is_shown_as_table_and_json_and_repeated_from_its_config(
     assert [one[name] == two[name] for name in ("curves.csv", "answers.jsonl", "policy/model.safetensors")] == [
         True
     ] * 3
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        (["--model", "judgement"], "no model named 'judgement'"),
-        (["--model", "scripted-judge"], "only compares answers"),
-        (["--grader", "professor", "--holdout", "4"], "no grader named 'professor'"),
-        (["--condition", "none", "--condition", "profile"], "--condition takes one value"),
-    ],
-)
-def test_wrong_words_end_with_one_line_and_leave_nothing(
-    words: list[str], tmp_path: Path, more: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prb([*words, "--out", str(tmp_path / "run"), *more]) == 2
-    (told,) = capsys.readouterr().err.strip().splitlines()
-    assert why in told
-    assert not (tmp_path / "run").exists()
 
 
 def test_help_loads_no_torch() -> None:

@@ -24,7 +24,6 @@ from prb.config import (
     OutputConfig,
     PresetConfig,
     Rare,
-    Repeated,
     Seed,
     Single,
     Size,
@@ -81,8 +80,6 @@ class Verl:
     """The inference engine that samples answers."""
     url: str = "http://127.0.0.1:8300"
     """The `prb serve` that gives the rewards; PRB_SERVE_TOKEN is its token."""
-    launch: bool = True
-    """Start it; else only write its files."""
 
 
 @config
@@ -148,10 +145,8 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """The reward of an answer without text, which no model can score. Default: such an answer is dropped, and with
     --engine verl it gets the lowest reward seen so far."""
     engine: Name = "local"
-    """`local`: this process, one GPU or the CPU. `verl?gpus=8&nodes=2&url=…`: verl on a Ray cluster, with rewards from
-    the `prb serve` at url; `rollout=sglang`; `launch=false` only writes the files."""
-    override: Rare[Repeated[str]] = ()
-    """With --engine verl: a setting of verl itself, `key=value`; repeat for several."""
+    """`local`: this process, one GPU or the CPU. `verl?gpus=8&nodes=2&url=…`: write the files with which verl trains on
+    a Ray cluster, with rewards from the `prb serve` at url; `rollout=sglang`."""
 
     @model_validator(mode="after")
     def check_sizes(self) -> Self:

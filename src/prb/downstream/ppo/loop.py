@@ -64,12 +64,12 @@ from prb.progress import Progress
 from prb.prompts import policy_chat
 from prb.registry import Spec
 from prb.runs import SUMMARY, RunFolder, read_result, remove, write_lines, writing
-from prb.stats.estimate import codes, totals
-from prb.stats.paired import bootstrap_interval, difference
+from prb.stats.estimate import average, codes
+from prb.stats.paired import difference
 from prb.summary import DatasetAbout
 from prb.training.config import CHECKPOINT
 from prb.training.learning import load_state, save_state
-from prb.types import Ask, Estimate, Failure, Pair, Scorer
+from prb.types import Ask, Failure, Pair, Scorer
 from prb.work import Asked, Breaker, ask_model, checked_reward, open_replies
 
 EPSILON = 1e-8
@@ -418,18 +418,12 @@ class HeldOut:
         clusters, seed = codes([line["cluster"] for line in before]), self.config.seed
 
         def change(name: Literal["reward", "grade"]) -> Change:
-            columns, means = [], []
-            for lines in (before, after):
-                values = np.array([line[name]["score"] if line[name] else None for line in lines], dtype=np.float64)
-                known = ~np.isnan(values)
-                counts = {"n": int(known.sum()), "failed": int((~known).sum())}
-                mean, low, high = None, None, None
-                if known.any():
-                    low, high = bootstrap_interval(totals(values[known], clusters[known]), seed=seed)
-                    mean = float(values[known].mean())
-                columns.append(values)
-                means.append(Estimate(value=mean, low=low, high=high, **counts))
-            return Change(means[0], means[1], difference(columns[1], columns[0], clusters, seed=seed))
+            columns = [
+                np.array([line[name]["score"] if line[name] else None for line in lines], dtype=np.float64)
+                for lines in (before, after)
+            ]
+            first, last = (average(column, clusters, (-math.inf, math.inf)) for column in columns)
+            return Change(first, last, difference(columns[1], columns[0], clusters, seed=seed))
 
         if not before:
             return HeldOutSummary(prompts=0)
