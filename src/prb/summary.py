@@ -250,7 +250,6 @@ class Indifference(Struct, kw_only=True):
     """Rows on which no history bears."""
 
     n: int
-    relative_margin: float | None
     chosen: Estimate
 
 
@@ -318,7 +317,6 @@ class PairResult(_Result, kw_only=True, omit_defaults=True):
     users: Spread
     biases: Biases
     cut_posts: int
-    leaking_choices: int = 0
     indifference: Indifference | None = None
     rewardbench: dict[str, float] | None = None
     """Of RewardBench 1: every section, and the official `score`."""
@@ -358,7 +356,6 @@ class RatingResult(_Result, kw_only=True, omit_defaults=True):
     n: int
     failed: int
     users: int
-    users_too_few_rows: int
     by_group: dict[str, dict[str, Estimate]]
 
     @property

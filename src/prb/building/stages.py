@@ -36,7 +36,7 @@ from prb.text.encoders import ENCODERS, Encoder
 from prb.text.pii import mask
 from prb.text.words import similarity_blocks
 from prb.types import Aspect, Failure, Post, Turn
-from prb.work import RESUME, Asked, Breaker, Call, Replies, ask_missing
+from prb.work import RESUME, Breaker, Call, CalledModel, Replies, ask_missing
 
 T = TypeVar("T")
 Rubric = tuple[Aspect, ...]
@@ -207,7 +207,7 @@ class StageLLM:
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         ledger = self.ledger
-        asked = Asked.of(self.stage, self.inner, "complete", given=ledger.given)
+        asked = CalledModel.of(self.stage, self.inner, "complete", from_caller=ledger.given)
         start = asked.key_start()
         calls = [Call(request_key(start, request), request) for request in requests]
 

@@ -48,7 +48,17 @@ from prb.stats.estimate import Floats, Ints, average, by_label, codes, share
 from prb.stats.paired import Difference, difference
 from prb.summary import DatasetAbout
 from prb.types import Estimate, Failure, Pair
-from prb.work import Asked, Breaker, Call, Replies, ask_missing, chunks, open_replies, refuse_failures, share_problem
+from prb.work import (
+    Breaker,
+    Call,
+    CalledModel,
+    Replies,
+    ask_missing,
+    chunks,
+    open_replies,
+    refuse_failures,
+    share_problem,
+)
 
 GRADES = "grades.jsonl"
 RETEST = 1
@@ -255,7 +265,7 @@ class GradingJob:
         progress.begin(f"grading by {self._config.grader}", total=sum(len(keys) for _, keys, _ in rounds))
         masked, breaker, tally = self._config.masks(grader), Breaker(), Tally(progress)
 
-        def plan(asked: Asked, keys: Sequence[GradeKey]) -> Iterator[tuple[dict[GradeKey, Call], Sequence[Call]]]:
+        def plan(asked: CalledModel, keys: Sequence[GradeKey]) -> Iterator[tuple[dict[GradeKey, Call], Sequence[Call]]]:
             for batch in chunks(keys, self._config.batch):
                 asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
                 calls = grading_calls(asked, asks)
@@ -263,7 +273,7 @@ class GradingJob:
 
         graded: dict[GradeKey, Graded] = {}
         for of_round, keys, mark in rounds:
-            asked = Asked.of(self._config.grader, of_round, "grade", given=given)
+            asked = CalledModel.of(self._config.grader, of_round, "grade", from_caller=given)
             asked = asked._replace(identity=asked.identity + mark)
             for calls in ask_missing(plan(asked, keys), replies, asked, breaker):
                 results = [grades_of(replies[call.key], call.ask) for call in calls.values()]

@@ -33,9 +33,9 @@ from prb.config import (
 from prb.data.load import Dataset
 from prb.errors import BadInput, NotAccepted, PrbError
 from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.derive import check_failures, summarize
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.run import load_rows
-from prb.evaluation.summary import check_failures, summary_of
 from prb.progress import SILENT, Progress
 from prb.registry import names_code
 from prb.reporting.format import Table, shortened
@@ -175,7 +175,7 @@ def check_submission(folder: Path, required: EvaluateConfig, dataset: Dataset, m
     if missing := [condition for condition in required.condition if condition not in run.condition]:
         raise BadInput(f"it lacks the condition {', '.join(missing)}")
     outcomes = _read_outcomes(folder / OUTCOMES, run, dataset)
-    summary, users = summary_of(run, dataset, outcomes)
+    summary, users = summarize(run, dataset, outcomes)
     same_version = stored.get("prb") == summary.prb
     for name, theirs, ours in ((SUMMARY, stored, summary), (USERS, stored_users, users)):
         if path := next(_differences(theirs, orjson.loads(orjson.dumps(ours.as_json())), same_version), None):

@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def summary_of(run: Path) -> Any:
+def summarize(run: Path) -> Any:
     return orjson.loads((run / "summary.json").read_bytes())
 
 
@@ -65,7 +65,7 @@ def test_the_hub_reads_the_results_of_each_model(run: Path, tmp_path: Path) -> N
     ]
     entries = hub.parse_eval_result_entries(yaml.safe_load(files[0].read_text("utf-8")))
     by_task = {entry.task_id: entry for entry in entries}
-    accuracy = next(r for r in summary_of(run)["results"] if r["condition"] == "profile")["accuracy"]
+    accuracy = next(r for r in summarize(run)["results"] if r["condition"] == "profile")["accuracy"]
     entry = by_task["accuracy_profile"]
     assert entry.value == pytest.approx(100 * accuracy["value"], abs=1e-3)
     assert (entry.dataset_id, entry.date, entry.source_url) == (
@@ -125,7 +125,7 @@ def test_inspect_reads_its_logs(run: Path, tmp_path: Path) -> None:
         log = read_eval_log(str(path))
         row = next(
             row
-            for row in summary_of(run)["results"]
+            for row in summarize(run)["results"]
             if (row["model"], row["condition"]) == (log.eval.model, log.eval.metadata["condition"])
         )
         values = [sample.scores["preference"].value for sample in log.samples]
@@ -155,7 +155,7 @@ def test_tables_have_one_number_per_cell_and_all_numbers_of_the_summary(run: Pat
         assert len(table) == len(comma[name])
         assert not table.map(lambda cell: isinstance(cell, list | dict)).any().any()
     estimates = typed["estimates"]
-    row = summary_of(run)["results"][1]
+    row = summarize(run)["results"][1]
     cell = estimates[(estimates.model == row["model"]) & (estimates.condition == "profile")]
     (whole,) = cell[(cell.metric == "accuracy") & cell.group_by.isna()].to_dict("records")
     names = ("low", "high", "n", "failed", "ties")
@@ -171,7 +171,7 @@ def test_tables_have_one_number_per_cell_and_all_numbers_of_the_summary(run: Pat
 
 
 def test_a_contrast_whose_metric_is_not_installed_is_exported_without_a_condition(run: Path, tmp_path: Path) -> None:
-    summary = summary_of(run)
+    summary = summarize(run)
     summary["contrasts"][0]["kind"] = "of_a_package"
     copied = tmp_path / "run"
     shutil.copytree(run, copied)
