@@ -459,16 +459,8 @@ class Summary(Struct, kw_only=True):
         try:
             kind: type[PairResult | RatingResult] = RatingResult if content["task"] == "ratings" else PairResult
             results = [kind.read(row) for row in content["results"]]
-            rest = {key: content[key] for key in cls.__struct_fields__ if key not in ("results", "license")}
-            return cls(
-                prb=str(rest["prb"]),
-                task=msgspec.convert(rest["task"], Task),
-                protocol=msgspec.convert(rest["protocol"], Literal["prb", "paper"]),
-                dataset=msgspec.convert(rest["dataset"], DatasetSummary),
-                results=results,  # type: ignore[arg-type]
-                contrasts=msgspec.convert(rest["contrasts"], list[Contrast]),
-                license=msgspec.convert(content.get("license"), str | None),
-            )
+            others = [f for f in msgspec.structs.fields(cls) if f.name != "results" and f.name in content]
+            return cls(results=results, **{f.name: msgspec.convert(content[f.name], f.type) for f in others})
         except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{where} is damaged: {error}") from None
 

@@ -151,10 +151,11 @@ def test_an_audit_measures_how_far_a_donor_is_from_the_topic(write_jsonl: Write,
         question = f"What about {words}, case {n}?"
         rows.append(row(n, category=category, question=question, profile=posts))
     topics = run(write_jsonl(rows), tmp_path / "out")["topics"]
-    # any donor is off topic half of the time, a matched one never
-    assert topics["any"]["difference"]["low"] > 0.05
-    assert abs(topics["matched"]["difference"]["value"]) < 0.02
-    assert topics["matched"]["own"] == topics["any"]["own"] > topics["any"]["donor"]
+    assert abs(topics["difference"]["value"]) < 0.02  # a donor of the same category writes about the same things
+    alone = [{**row, "category": f"c{n}"} for n, row in enumerate(rows)]
+    others = run(write_jsonl(alone), tmp_path / "any")["topics"]
+    assert others["own"] == topics["own"] > others["donor"]  # else half of the donors are off topic
+    assert others["difference"]["low"] > 0.05
     assert run(write_jsonl(rows), tmp_path / "blank", k=0)["topics"] is None
 
 

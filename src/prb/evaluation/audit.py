@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from prb import __version__
-from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Rare, Seed, Size, config
+from prb.config import DataConfig, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Rare, Seed, Size, config
 from prb.data.load import Dataset, Users, load
 from prb.data.schema import Task
 from prb.data.source import Source
@@ -129,18 +129,13 @@ class Giveaways(msgspec.Struct, kw_only=True):
     words: list[Giveaway] = []
 
 
-class DonorTopics(msgspec.Struct, kw_only=True):
+class Topics(msgspec.Struct, kw_only=True):
     """Cosine of question and posts: the user's own, a donor's, and the one minus the other."""
 
+    k: int
     own: float | None
     donor: float | None
     difference: Difference
-
-
-class Topics(msgspec.Struct, kw_only=True):
-    k: int
-    matched: DonorTopics
-    any: DonorTopics
 
 
 class AuditedDataset(DatasetSummary, kw_only=True, omit_defaults=True):
@@ -454,16 +449,13 @@ def _topics(
         return float(np.sort(vectors[1:] @ vectors[0])[-config.k :].mean())
 
     users_own = np.array([closeness(pair, pair.profile) for pair in pairs])
-    topics = {}
-    for kind in get_args(Donors):
-        donors = [pick_donor(pair, users, config.seed, kind) for pair in pairs]
-        donated = [closeness(p, users.history(d).posts if d else ()) for p, d in zip(pairs, donors, strict=True)]
-        donors_own = np.array(donated)
-        both = ~np.isnan(users_own + donors_own)
-        means = [float(values[both].mean()) if both.any() else None for values in (users_own, donors_own)]
-        estimate = difference(users_own, donors_own, clusters, seed=config.seed)
-        topics[kind] = DonorTopics(own=means[0], donor=means[1], difference=estimate)
-    return Topics(k=config.k, **topics)
+    donors = [pick_donor(pair, users, config.seed) for pair in pairs]
+    donated = [closeness(p, users.history(d).posts if d else ()) for p, d in zip(pairs, donors, strict=True)]
+    donors_own = np.array(donated)
+    both = ~np.isnan(users_own + donors_own)
+    own, donor = [float(values[both].mean()) if both.any() else None for values in (users_own, donors_own)]
+    estimate = difference(users_own, donors_own, clusters, seed=config.seed)
+    return Topics(k=config.k, own=own, donor=donor, difference=estimate)
 
 
 def _vote_sentences(votes: Sequence[VoteShares]) -> Iterator[str]:

@@ -437,9 +437,8 @@ def _findings(result: AuditSummary) -> Iterator[tuple[str, str]]:
     sees = f"yes: a history must not decide {restraint} of {result.dataset.rows} rows"
     yield "can see restraint (over-personalization)", sees if restraint else "no: a history may decide every row"
     if topics := result.topics:
-        for donor, label in ((topics.matched, "a matched donor's"), (topics.any, "any donor's")):
-            closer = interval(donor.difference, scale=1, digits=3, sign=True)
-            yield f"cosine of question and own posts, minus {label}", closer
+        closer = interval(topics.difference, scale=1, digits=3, sign=True)
+        yield "cosine of question and own posts, minus a donor's", closer
 
 
 # --- bon ---
