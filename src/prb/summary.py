@@ -460,7 +460,8 @@ class Summary(Struct, kw_only=True):
             kind: type[PairResult | RatingResult] = RatingResult if content["task"] == "ratings" else PairResult
             results = [kind.read(row) for row in content["results"]]
             others = [f for f in msgspec.structs.fields(cls) if f.name != "results" and f.name in content]
-            return cls(results=results, **{f.name: msgspec.convert(content[f.name], f.type) for f in others})
+            rest = {f.name: msgspec.convert(content[f.name], f.type) for f in others}
+            return cls(results=results, **rest)  # type: ignore[arg-type]
         except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{where} is damaged: {error}") from None
 
