@@ -43,7 +43,7 @@ constraints: latest  ## renew constraints.txt: every package of development in i
 test-slow: $(VENV)/.dev  ## long loads and soaks; every property with ten times as many examples
 	PRB_EXAMPLES=400 $(BIN)/python -m pytest -m "slow or property"
 
-chaos: $(VENV)/.dev  ## every fault in full: kills, damage, full disks, hostile input (hours; PRB_CHAOS=0.1: a tenth)
+chaos: $(VENV)/.dev  ## every fault in full: kills, damage, failing writes, hostile input (hours; PRB_CHAOS=0.1: a tenth)
 	PRB_CHAOS=$${PRB_CHAOS:-1} $(BIN)/python -m pytest -m "chaos and not gpu and not api"
 
 soak: $(VENV)/.dev  ## both servers under load with kills for MINUTES=30, into docs/tables/reliability.md

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from prb import registry as registry_module
 from prb.errors import BadInput, BadSpec, UnknownName
 from prb.registry import Registry, Spec
-from prb.types import Ask, Query
 
 
 @dataclass
@@ -255,12 +254,6 @@ def test_a_name_may_be_a_class_in_a_file(mine: Path) -> None:
     assert made.weight == 2.0  # of the type of its default
     ready: Any = tools().make(f"{mine}:READY")
     assert ready.weight == 3.0
-
-
-def test_a_function_in_a_file_that_scores_is_the_model_itself(mine: Path) -> None:
-    mine.write_text("def longest(prompt, response):\n    return len(prompt + response)", "utf-8")
-    made: Any = tools().make(f"{mine}:longest")
-    assert made.score([Ask(Query(question="Why?"), "So.")]) == [7]
 
 
 def test_the_fingerprint_of_a_model_from_a_file_follows_the_file(mine: Path) -> None:

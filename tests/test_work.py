@@ -1,6 +1,4 @@
-"""The one loop that asks models, and what follows for every verb: kills, torn and changed lines, failures, caches.
-
-The verbs are asked through fakes that count their calls; a call that was answered is never made again."""
+"""The one loop that asks models, and what follows: torn and changed lines, failures, caches."""
 
 from __future__ import annotations
 
@@ -17,18 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.cache import Cache
-from prb.downstream.bon import best_of_n
 from prb.errors import BudgetUsedUp, RunConflict, Unreachable
 from prb.evaluation.run import evaluate
-from prb.grading.run import grade
 from prb.models.scripted import ScriptedScorer
 from prb.progress import SILENT
 from prb.types import Ask, Choice, Duel, Failure, FailureKind, Post, Query, Reward, Turn
 from prb.work import (
     OUT_OF_MEMORY,
-    Asked,
     Breaker,
     Call,
+    CalledModel,
     Replies,
     Reply,
     ask_missing,
@@ -39,8 +35,7 @@ from prb.work import (
     open_replies,
 )
 from tests.conftest import make_row, make_twins
-from tests.downstream import fakes
-from tests.runs import Notes, names, settings
+from tests.runs import Notes, settings
 
 Answer = Callable[[int], Any]
 Write = Callable[..., Path]
@@ -75,7 +70,7 @@ def run(
     """What each number's reply is, in a run that may have been begun before."""
     limits = {name: options.pop(name) for name in ("afford", "max_transient") if name in options}
     with Replies(path, cache, **options) as replies:
-        asked = Asked.of("numbers", model, "score")
+        asked = CalledModel.of("numbers", model, "score")
         batches = list(ask_missing(plan(numbers), replies, asked, Breaker(3), **limits))
         assert [number for batch in batches for number in batch] == list(numbers)
         found = {number: replies[b"key %d" % number] for number in numbers}
@@ -232,7 +227,7 @@ def test_failures_and_what_is_free_are_not_cached(tmp_path: Path) -> None:
 
 def test_objects_of_the_caller_with_one_fingerprint_do_not_answer_for_each_other() -> None:
     asks = [Ask(Query(question="q"), "a")]
-    starts = [Asked.of(name, Numbers(), "score", given=True).key_start() for name in ("mine", "yours")]
+    starts = [CalledModel.of(name, Numbers(), "score", from_caller=True).key_start() for name in ("mine", "yours")]
     assert calls_of(starts[0], asks)[0].key != calls_of(starts[1], asks)[0].key
 
 
@@ -284,60 +279,12 @@ def test_the_model_and_the_order_of_answers_belong_to_the_key() -> None:
     assert len(keys | {calls_of(other, [Duel(query, "a", "b")])[0].key for other in others}) == 5
 
 
-# --- every verb ---
-
-
-def do_evaluate(data: Path, out: Path, model: Any, **changes: Any) -> None:
-    evaluate(settings(data, out, batch=2, **changes), models={"mine": model})
-
-
-def do_grade(data: Path, out: Path, model: Any, **changes: Any) -> None:
-    grade(grader=fakes.Marks(), dataset=str(data), validate=True, batch=2, out=out, **changes)
-
-
-def do_bon(data: Path, out: Path, model: Any, **changes: Any) -> None:
-    config = fakes.settings(data, out, limit=4, model=("mine",), **changes)
-    best_of_n(config, models={"mine": model}, policy=fakes.policy(), grader=fakes.Marks())
-
-
-VERBS = {"evaluate": do_evaluate, "grade": do_grade, "bon": do_bon}
-verbs = pytest.mark.parametrize("verb", VERBS)
+# --- a run and its models ---
 
 
 @pytest.fixture
 def data(write_jsonl: Write) -> Path:
     return write_jsonl(ROWS)
-
-
-def summary(folder: Path) -> bytes:
-    return (folder / "summary.json").read_bytes()
-
-
-@verbs
-def test_a_run_cut_anywhere_ends_with_the_same_summary(verb: str, data: Path, tmp_path: Path) -> None:
-    do, model = VERBS[verb], ScriptedScorer(lambda ask: Reward(len(ask.answer), cost=1.0), "mine")
-    do(data, tmp_path / "whole", model)
-    whole = (tmp_path / "whole" / "replies.jsonl").read_bytes()
-    for place in [0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 1]:
-        out = tmp_path / f"cut-{place}"
-        do(data, out, model)
-        (out / "replies.jsonl").write_bytes(whole[:place])
-        (out / "summary.json").unlink()
-        do(data, out, model)
-        assert summary(out) == summary(tmp_path / "whole")
-        assert not [name for name in names(out) if name.endswith(".part")]
-
-
-@verbs
-def test_a_finished_run_makes_no_call_and_says_the_same(verb: str, data: Path, tmp_path: Path) -> None:
-    do, model = VERBS[verb], ScriptedScorer(lambda ask: float(len(ask.answer)), "mine")
-    do(data, tmp_path / "out", model)
-    before = summary(tmp_path / "out"), (tmp_path / "out" / "replies.jsonl").read_bytes()
-    do(data, tmp_path / "out", model)
-    assert before == (summary(tmp_path / "out"), (tmp_path / "out" / "replies.jsonl").read_bytes())
-
-
-# --- a run and its models ---
 
 
 def test_a_model_that_changed_is_never_reported_with_old_numbers(

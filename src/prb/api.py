@@ -173,8 +173,8 @@ def evaluate(
     `GateFailed` if a `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of the rows
     failed.
     """
+    from prb.evaluation.derive import check_failures, require
     from prb.evaluation.run import evaluate as run
-    from prb.evaluation.summary import check_failures, require
     from prb.given import as_models
 
     specs, objects = as_models(models)

@@ -55,7 +55,7 @@ def cache_path() -> Path:
 class Cache:
     """Key → value on disk, labeled with the model that computed it.
 
-    A file that is damaged or of another version is started anew; one that cannot be used is left alone, and then this
+    A file of another version is emptied. One that cannot be used, such as a damaged one, is left alone, and then this
     finds and stores nothing. `problem` says why.
     """
 
@@ -66,27 +66,14 @@ class Cache:
         self._db: sqlite3.Connection | None = None
         with self._tolerant():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                self._open()
-            except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):
-                    raise
-                self.path.unlink()
-                self._open()
-
-    def _open(self) -> None:
-        db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-        try:
+            db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
             db.execute("BEGIN IMMEDIATE")
             if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 db.execute("DROP TABLE IF EXISTS outputs")
                 db.execute(f"PRAGMA user_version={VERSION}")
             db.execute(_SCHEMA)
             db.execute("COMMIT")
-        except BaseException:
-            db.close()
-            raise
-        self._db = db
+            self._db = db
 
     @contextmanager
     def _tolerant(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args
 
@@ -131,7 +131,10 @@ RankerName = Literal["embedding", "bm25", "recency"]
 
 
 @dataclass(frozen=True)
-class HistoryOptions:
+class ShownHistory:
+    """`posts?ranker=bm25&budget=2000`: which part of a user's history is shown, and how it is picked."""
+
+    kind: HistoryKind = "both"
     choices: Size = 8
     """How many past choices are shown."""
     budget: Size | None = None
@@ -141,24 +144,16 @@ class HistoryOptions:
     donors: Donors = "matched"
     """Whose history condition `shuffled` shows: that of a user with the same topic, else category; or of any user."""
 
-
-@dataclass(frozen=True)
-class ShownHistory(HistoryOptions):
-    """`posts?ranker=bm25&budget=2000`: which part of a user's history is shown, and how it is picked."""
-
-    kind: HistoryKind = "both"
-
     @classmethod
     def parse(cls, text: str) -> Self:
         spec = Spec.parse(text)
-        kinds = get_args(HistoryKind)
-        if spec.name not in kinds:
-            raise unknown("history", spec.name, kinds, hint=f"it is one of {', '.join(kinds)}")
-        return cls(kind=spec.name, **typed_options(HistoryOptions, spec, "history"))  # type: ignore[arg-type]
+        if spec.name not in (kinds := get_args(HistoryKind)):
+            raise unknown("history", spec.name, kinds)
+        return cls(**typed_options(cls, replace(spec, options={"kind": spec.name, **spec.options}), "history"))
 
     def __str__(self) -> str:
-        chosen = {f.name: getattr(self, f.name) for f in fields(HistoryOptions) if getattr(self, f.name) != f.default}
-        return str(Spec(self.kind, {name: str(value) for name, value in chosen.items()}))
+        changed = {f.name: str(getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default}
+        return str(Spec(self.kind, {name: value for name, value in changed.items() if name != "kind"}))
 
 
 HistorySpec = Annotated[str, AfterValidator(lambda text: str(ShownHistory.parse(text)))]

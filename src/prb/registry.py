@@ -28,8 +28,6 @@ T = TypeVar("T")
 Factory = Callable[..., T]
 FROM_FILE = "prb_file_"
 """How the names of modules begin that a spec `x.py:Name` imported."""
-PLAIN = (("prompt", "response"), ("asks",))
-"""Parameters of a function in a file that is a reward model itself; any other function makes one."""
 _FILE = re.compile(r"(.+\.py):(\w+)")
 _CODE = re.compile(r"\.py:\w|trust_remote_code=(?!false\b)", re.IGNORECASE)
 
@@ -247,7 +245,7 @@ class Declared(Discovered[T], Mapping[str, T]):
 
 
 def _from_file(path: str, name: str) -> Factory[Any]:
-    """What a Python file calls `name`: a class, a function that returns the object, or a plain function that scores."""
+    """What a Python file calls `name`: a class, a function that returns the object, or the object."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise BadSpec(f"{path} does not exist")
@@ -269,10 +267,6 @@ def _from_file(path: str, name: str) -> Factory[Any]:
     if name not in content:
         raise unknown(f"name in {path}", name, [key for key in content if not key.startswith("_")])
     found = content[name]
-    if inspect.isfunction(found) and tuple(inspect.signature(found).parameters) in PLAIN:
-        from prb.given import FunctionModel
-
-        return lambda: FunctionModel(found)
     return found if callable(found) else lambda: found
 
 

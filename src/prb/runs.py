@@ -248,16 +248,15 @@ class RunFolder:
     def _compare(self, content: dict[str, Any]) -> None:
         stored = {key: value for key, value in content.items() if key not in ("format", "models", "execution")}
         identity = orjson.loads(orjson.dumps(self.identity))
-        finished, extended = (self.folder / SUMMARY).exists(), []
+        extended = []
         for path, includes in self._extendable.items():
             section, _, key = path.partition(".")
             if key not in stored.get(section, {}):  # a run of another verb
                 continue
             old, new = stored[section][key], identity[section][key]
-            # what was being added when a run failed may be left out again
-            if old != new and (includes(new, old) or (not finished and includes(old, new))):
+            if old != new and includes(new, old):
                 stored = {**stored, section: {**stored[section], key: new}}
-                extended.append(_added(key, old, new))
+                extended += differences(old, new, path)
         if differing := differences(stored, identity):
             over = "" if self._fresh is None else ", start over with --fresh,"
             raise RunConflict(
@@ -271,14 +270,7 @@ class RunFolder:
             for name in (SUMMARY, USERS):
                 (self.folder / name).unlink(missing_ok=True)
             write_json(self.folder / CONFIG, {**content, **self.identity})
-            self.extended = "; ".join(filter(None, extended))
-
-
-def _added(key: str, old: Any, new: Any) -> str:
-    if isinstance(old, list) and isinstance(new, list):
-        added, gone = ([item for item in a if item not in b] for a, b in ((new, old), (old, new)))
-        return f"{key} {', '.join([*added, *(f'without {item}' for item in gone)])}" if added or gone else ""
-    return f"{key} {'all' if old is None else old} → {'all' if new is None else new}"
+            self.extended = "; ".join(extended)
 
 
 @dataclass(frozen=True)

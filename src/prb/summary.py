@@ -250,7 +250,6 @@ class Indifference(Struct, kw_only=True):
     """Rows on which no history bears."""
 
     n: int
-    relative_margin: float | None
     chosen: Estimate
 
 
@@ -318,7 +317,6 @@ class PairResult(_Result, kw_only=True, omit_defaults=True):
     users: Spread
     biases: Biases
     cut_posts: int
-    leaking_choices: int = 0
     indifference: Indifference | None = None
     rewardbench: dict[str, float] | None = None
     """Of RewardBench 1: every section, and the official `score`."""
@@ -358,7 +356,6 @@ class RatingResult(_Result, kw_only=True, omit_defaults=True):
     n: int
     failed: int
     users: int
-    users_too_few_rows: int
     by_group: dict[str, dict[str, Estimate]]
 
     @property
@@ -462,16 +459,9 @@ class Summary(Struct, kw_only=True):
         try:
             kind: type[PairResult | RatingResult] = RatingResult if content["task"] == "ratings" else PairResult
             results = [kind.read(row) for row in content["results"]]
-            rest = {key: content[key] for key in cls.__struct_fields__ if key not in ("results", "license")}
-            return cls(
-                prb=str(rest["prb"]),
-                task=msgspec.convert(rest["task"], Task),
-                protocol=msgspec.convert(rest["protocol"], Literal["prb", "paper"]),
-                dataset=msgspec.convert(rest["dataset"], DatasetSummary),
-                results=results,  # type: ignore[arg-type]
-                contrasts=msgspec.convert(rest["contrasts"], list[Contrast]),
-                license=msgspec.convert(content.get("license"), str | None),
-            )
+            others = [f for f in msgspec.structs.fields(cls) if f.name != "results" and f.name in content]
+            rest = {f.name: msgspec.convert(content[f.name], f.type) for f in others}
+            return cls(results=results, **rest)  # type: ignore[arg-type]
         except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{where} is damaged: {error}") from None
 

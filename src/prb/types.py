@@ -115,29 +115,35 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """A user's question with good answers, some of which follow that user's rubric: usually one of two."""
+class _Row:
+    """What pairs and ratings have in common."""
 
     id: str
     user: str
     question: str
     profile: Sequence[Post]
-    answers: tuple[str, ...]
-    """The right ones first."""
-    n_best: int = 1
-    """How many of the answers are right."""
     context: tuple[Turn, ...] = ()
     choices: tuple[Choice, ...] = ()
     category: str = ""
     rubric: tuple[Aspect, ...] = ()
+    split: str | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair(_Row):
+    """A user's question with good answers, some of which follow that user's rubric: usually one of two."""
+
+    answers: tuple[str, ...]
+    """The right ones first."""
+    n_best: int = 1
+    """How many of the answers are right."""
     narrative: str = ""
     tier: str | None = None
     mirror: str | None = None
     """Id of the twin row: the same question and answers under another user, labels swapped."""
-    split: str | None = None
     topic: str | None = None
     drift: bool = False
-    groups: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def chosen(self) -> str:
@@ -156,21 +162,11 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rating:
+class Rating(_Row):
     """A user's own score, 0 to 1, of one answer."""
 
-    id: str
-    user: str
-    question: str
-    profile: Sequence[Post]
     answer: str
     rating: float
-    context: tuple[Turn, ...] = ()
-    choices: tuple[Choice, ...] = ()
-    category: str = ""
-    rubric: tuple[Aspect, ...] = ()
-    split: str | None = None
-    groups: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def answers(self) -> tuple[str]:

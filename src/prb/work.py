@@ -313,8 +313,8 @@ def _netstring(parts: Iterable[str]) -> bytes:
 # --- the loop ---
 
 
-class Asked(NamedTuple):
-    """Whom the calls of a plan are for."""
+class CalledModel(NamedTuple):
+    """The model that a plan calls."""
 
     name: str
     """As messages and files show it."""
@@ -326,18 +326,25 @@ class Asked(NamedTuple):
     workers: int = 1
     """How many batches it computes at a time: one on this machine, one per replica of a cluster."""
     method: str = ""
-    given: bool = False
-    """Whether it is an object of the caller's."""
+    from_caller: bool = False
+    """Whether it is an object that a caller of Python handed in, not one made from a spec."""
     at_once: int | None = None
     """How many calls of a batch a slow model computes and stores together, so that a crash loses no more."""
 
     @classmethod
-    def of(cls, name: str, model: Any, method: str, *, given: bool = False) -> Self:
-        """`given` is an object of the caller's own. Nothing keeps two of them from having the same fingerprint, so its
-        keys have its name too, and only what was sent to another machine goes to the cache."""
-        identity = f"{name}\n{model.fingerprint}" if given else str(model.fingerprint)
-        workers, at_once = int(getattr(model, "workers", 1)), getattr(model, "at_once", None)
-        return cls(name, partial(ask_model, model, method), identity, is_remote(model), workers, method, given, at_once)
+    def of(cls, name: str, model: Any, method: str, *, from_caller: bool = False) -> Self:
+        """Nothing keeps two objects of a caller's from having the same fingerprint, so their keys have their name too,
+        and only what was sent to another machine goes to the cache."""
+        return cls(
+            name,
+            partial(ask_model, model, method),
+            identity=f"{name}\n{model.fingerprint}" if from_caller else str(model.fingerprint),
+            remote=is_remote(model),
+            workers=int(getattr(model, "workers", 1)),
+            method=method,
+            from_caller=from_caller,
+            at_once=getattr(model, "at_once", None),
+        )
 
     def key_start(self) -> hashlib.blake2b:
         return key_start(self.identity, self.method)
@@ -346,7 +353,7 @@ class Asked(NamedTuple):
 def ask_missing(
     plan: Iterable[tuple[T, Sequence[Call]]],
     replies: Replies,
-    asked: Asked,
+    called: CalledModel,
     breaker: Breaker,
     *,
     afford: Callable[[Sequence[Call]], int] = len,
@@ -361,66 +368,56 @@ def ask_missing(
     If the model cannot be reached or the budget is used up, this raises, and what was answered is kept.
     """
     under_way: set[bytes] = set()
-    batches = _Batches(replies, asked, breaker, max_transient)
+    failed: set[bytes] = set()  # in this process: not worth asking about twice in one run
+    lock, lost_in_a_row = threading.Lock(), 0
 
     def owed() -> Iterator[tuple[T, list[Call]]]:
         for batch, calls in plan:
             if (planned := _planned.get()) is not None:
-                planned.setdefault(asked.name, Planned()).keys.update(call.key for call in calls)
-            unique = [call for call in replies.owed(calls) if not (call.key in under_way or call.key in batches.failed)]
+                planned.setdefault(called.name, Planned()).keys.update(call.key for call in calls)
+            unique = [call for call in replies.owed(calls) if not (call.key in under_way or call.key in failed)]
             under_way.update(call.key for call in unique)
             yield batch, unique
 
-    def ask(planned: tuple[T, list[Call]]) -> None:
-        calls = planned[1]
+    def ask(of_batch: tuple[T, list[Call]]) -> None:
+        calls = of_batch[1]
         while calls:
-            size = min(afford(calls), asked.at_once or len(calls))
-            batches.compute(calls[:size])
+            size = min(afford(calls), called.at_once or len(calls))
+            compute(calls[:size])
             calls = calls[size:]
 
-    for (batch, calls), _ in in_order(owed(), ask, asked.workers):
-        under_way.difference_update(call.key for call in calls)
-        yield batch
-
-
-class _Batches:
-    """Computes and stores batches, and notices when a run should stop."""
-
-    def __init__(self, replies: Replies, asked: Asked, breaker: Breaker, max_transient: int | None) -> None:
-        self._replies, self._asked, self._breaker, self._max_transient = replies, asked, breaker, max_transient
-        self._lock = threading.Lock()
-        self._transient = 0
-        self.failed: set[bytes] = set()
-        """Keys that failed in this process: not worth asking about twice in one run."""
-
-    def compute(self, calls: Sequence[Call]) -> None:
-        asked = self._asked
+    def compute(calls: Sequence[Call]) -> None:
+        nonlocal lost_in_a_row
         if (planned := _planned.get()) is not None:
-            with self._lock:
-                planned[asked.name].count(calls, self._replies)
+            with lock:
+                planned[called.name].count(calls, replies)
             return
         start = time.perf_counter()
-        answers = asked.answer([call.ask for call in calls])
+        answers = called.answer([call.ask for call in calls])
         seconds = round((time.perf_counter() - start) / len(calls), 6)
         lost = [answer for answer in answers if unanswered(answer)]
-        with self._lock:
-            error = self._breaker.error(answers, asked.name)
+        with lock:
+            error = breaker.error(answers, called.name)
             answered = {
                 call.key: Reply.of(answer, seconds)
                 for call, answer in zip(calls, answers, strict=True)
                 if not (error and unanswered(answer))
             }
-            self._replies.add(answered, asked.name)
+            replies.add(answered, called.name)
             if error:
                 raise error
-            self.failed.update(key for key, reply in answered.items() if reply.failure is not None)
-            self._transient = self._transient + len(lost) if len(lost) == len(answers) else 0
+            failed.update(key for key, reply in answered.items() if reply.failure is not None)
+            lost_in_a_row = lost_in_a_row + len(lost) if len(lost) == len(answers) else 0
         # what costs nothing to compute again is not worth a place in the cache
         settled = {key: reply for key, reply in answered.items() if reply.failure is None}
-        worth = {key: reply for key, reply in settled.items() if asked.remote or (reply.tokens and not asked.given)}
-        self._replies.share(worth, asked.identity)
-        if self._max_transient is not None and self._transient >= self._max_transient:
-            raise Unreachable(f"{asked.name}: {lost[0]}; {RESUME}")
+        worth = {key: r for key, r in settled.items() if called.remote or (r.tokens and not called.from_caller)}
+        replies.share(worth, called.identity)
+        if max_transient is not None and lost_in_a_row >= max_transient:
+            raise Unreachable(f"{called.name}: {lost[0]}; {RESUME}")
+
+    for (batch, calls), _ in in_order(owed(), ask, called.workers):
+        under_way.difference_update(call.key for call in calls)
+        yield batch
 
 
 def in_order(items: Iterable[A], compute: Callable[[A], B], workers: int) -> Iterator[tuple[A, B]]:
@@ -441,9 +438,9 @@ def in_order(items: Iterable[A], compute: Callable[[A], B], workers: int) -> Ite
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def ask_all(calls: Sequence[Call], replies: Replies, asked: Asked, breaker: Breaker) -> list[Reply]:
+def ask_all(calls: Sequence[Call], replies: Replies, called: CalledModel, breaker: Breaker) -> list[Reply]:
     """One batch at once, for what later calls depend on."""
-    list(ask_missing([((), calls)], replies, asked, breaker))
+    list(ask_missing([((), calls)], replies, called, breaker))
     return [replies[call.key] for call in calls]
 
 
@@ -598,21 +595,19 @@ def ask_model(model: object, method: str, batch: Sequence[Any]) -> list[Any]:
     if len(replies) != len(batch):
         raise PrbError(f"{name} returned {len(replies)} results for {len(batch)} inputs; it must return one for each")
     if method == "score":
-        return [_checked_score(reply, name) for reply in replies]
+        return [reply if isinstance(reply, float | Failure) else _as_float(reply, name) for reply in replies]
     for reply in replies if method == "prefer" else ():
-        valid = isinstance(reply, Failure) or (isinstance(reply, Verdict) and reply.choice in get_args(Winner))
-        if not valid:
+        if not (isinstance(reply, Failure) or (isinstance(reply, Verdict) and reply.choice in get_args(Winner))):
             expected = "Verdict(choice='first', 'second' or 'tie')"
             raise PrbError(f"{name} must return {expected} or Failure(reason), not {reprlib.repr(reply)}")
     return replies
 
 
-def _checked_score(reply: Any, name: str) -> float | Failure:
-    if isinstance(reply, float | Failure):
-        return reply
+def _as_float(reply: Any, name: str) -> float:
+    """An int, or a scalar of numpy or torch."""
     if hasattr(reply, "__float__") and not isinstance(reply, bool):
         with suppress(TypeError, ValueError, RuntimeError, OverflowError):
-            return float(reply)  # an int, or a scalar of numpy or torch
+            return float(reply)
     raise PrbError(f"{name} must return numbers or Failure(reason), not {reprlib.repr(reply)}")
 
 

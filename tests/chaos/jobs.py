@@ -123,7 +123,6 @@ JOBS: dict[str, Job] = {
     "ppo": optimized,
     "audit": audited,
 }
-LOCAL = tuple(JOBS)
 LIGHT = tuple(verb for verb in JOBS if verb not in ("train, with torch", "ppo"))
 """Those that load no model."""
 ADDRESS = "ray-address"

@@ -85,9 +85,10 @@ def test_a_damaged_line_costs_one_call(
     out, draws = tmp_path / "out", random.Random(verb)
     job(verb, tmp_path, out)
     expected, replies = contents(out, without=REPLIES), out / REPLIES
+    lines = replies.read_bytes().splitlines(keepends=True)
+    paid = [n for n, line in enumerate(lines) if b'"tokens"' in line]
     for _ in range(times(1, 20)):
-        lines, since = replies.read_bytes().splitlines(keepends=True), len(server.seen)
-        paid = [n for n, line in enumerate(lines) if b'"tokens"' in line]
+        since = len(server.seen)
         replies.write_bytes(b"".join(damage(lines, draws.choice(paid))))
         job(verb, tmp_path, out)
         assert len(asked(server, since)) == most

@@ -17,7 +17,7 @@ from prb.llm import Completion, Sampling, ScriptedLLM
 from prb.models.scripted import ScriptedComparer
 from prb.prompts import PolicyPrompt, render
 from prb.types import Ask, Failure, Pair, Post, Query, Scorer, Verdict
-from prb.work import Asked, Reply
+from prb.work import CalledModel, Reply
 from tests.downstream.fakes import asking, policy
 from tests.runs import prefers, recording
 
@@ -35,7 +35,7 @@ def drawn(
     ask: Asking, llm: ScriptedLLM, places: Sequence[tuple[str, int]], style: PolicyPrompt = "prb", **more: Any
 ) -> list[Sample]:
     queries = {**{pair: QUERY for pair, _ in places}, **more}
-    return list(ask.sample(Asked.of("p", llm, "complete"), places, DRAWN, style, lambda _: queries).values())
+    return list(ask.sample(CalledModel.of("p", llm, "complete"), places, DRAWN, style, lambda _: queries).values())
 
 
 def test_a_seed_is_fixed_by_its_place_and_fits_every_back_end() -> None:
@@ -158,7 +158,7 @@ def test_the_fingerprint_of_a_pool_is_that_of_its_content(write_jsonl: Write) ->
 def scored(ask: Asking, model: Any, *batch: Candidates) -> list[Score]:
     texts, queries = ({one.pair: one[part] for one in batch} for part in (2, 1))
     method = "score" if isinstance(model, Scorer) else "prefer"
-    return list(ask.score(Asked.of("m", model, method), texts, lambda _: queries).values())  # type: ignore[arg-type]
+    return list(ask.score(CalledModel.of("m", model, method), texts, lambda _: queries).values())  # type: ignore[arg-type]
 
 
 def test_scores_come_in_the_order_of_the_samples_and_equal_texts_are_asked_once(ask: Asking) -> None:

@@ -85,8 +85,6 @@ def test_the_embedded_benchmark_audits_at_exactly_half_and_has_headroom(tmp_path
     assert result["ceiling"]["accuracy"]["value"] - 0.5 == pytest.approx(result["headroom"]["value"])
     assert "at most +" in result["verdict"]
     assert "which depend on the user unless a better learner finds them without" in result["verdict"]
-    assert result["splits"]["questions_elsewhere_too"] == 0
-    assert result["splits"]["people_elsewhere_too"] == 40  # in `restraint`
     assert names(tmp_path / "out") == ["audit.json", "ceiling", "floors"]
     assert read_object(tmp_path / "out" / "audit.json") == result
 
@@ -141,15 +139,6 @@ def test_without_a_rubric_or_enough_questions_there_is_no_headroom_and_it_says_s
     assert result["verdict"].endswith(says)
 
 
-def test_copies_are_found_among_rows_without_a_user(write_jsonl: Write, tmp_path: Path) -> None:
-    rows = [row(n, user=None) for n in range(12)]
-    copies = [{**rows[n], "id": f"copy{n}"} for n in range(3)]
-    result = run(write_jsonl([*rows, *copies]), tmp_path / "out")
-    assert result["repeats"]["rows_twice"] == 3
-    assert result["repeats"]["rows_with_a_question_of_several_users"] == 6
-    assert (result["dataset"]["clusters"], result["dataset"]["clustered_by"]) == (12, "users and questions")
-
-
 def test_an_audit_measures_how_far_a_donor_is_from_the_topic(write_jsonl: Write, tmp_path: Path) -> None:
     about = {
         "Art_and_Entertainment": "painting oil canvas colors museum",
@@ -162,10 +151,11 @@ def test_an_audit_measures_how_far_a_donor_is_from_the_topic(write_jsonl: Write,
         question = f"What about {words}, case {n}?"
         rows.append(row(n, category=category, question=question, profile=posts))
     topics = run(write_jsonl(rows), tmp_path / "out")["topics"]
-    # any donor is off topic half of the time, a matched one never
-    assert topics["any"]["difference"]["low"] > 0.05
-    assert abs(topics["matched"]["difference"]["value"]) < 0.02
-    assert topics["matched"]["own"] == topics["any"]["own"] > topics["any"]["donor"]
+    assert abs(topics["difference"]["value"]) < 0.02  # a donor of the same category writes about the same things
+    alone = [{**row, "category": f"c{n}"} for n, row in enumerate(rows)]
+    others = run(write_jsonl(alone), tmp_path / "any")["topics"]
+    assert others["own"] == topics["own"] > others["donor"]  # else half of the donors are off topic
+    assert others["difference"]["low"] > 0.05
     assert run(write_jsonl(rows), tmp_path / "blank", k=0)["topics"] is None
 
 
@@ -190,24 +180,6 @@ def test_near_duplicate_questions_are_never_on_both_sides_of_a_fold(write_jsonl:
     assert result["blind"]["answer"]["value"] < 0.7
 
 
-def test_repeats_leaks_and_neighbours_in_other_splits_are_counted(write_jsonl: Write, tmp_path: Path) -> None:
-    told = "Please keep it short because I read everything on the crowded bus."
-    rows = [row(n, split="test") for n in range(12)]
-    rows[1] = {**rows[1], "chosen": rows[0]["chosen"]}
-    rows[2] = {**rows[2], "narrative": told, "profile": [{"text": f"As I said: {told}"}]}
-    rows[3] = {**rows[3], "narrative": told, "chosen": f"{rows[3]['chosen']} {told}"}
-    rows[4] = {**rows[3], "id": "again"}
-    rows.append(row(20, split="train", question=rows[0]["question"]))
-    rows.append(row(21, split="train", question=rows[5]["question"].replace("matter", "matter?"), user="u6"))
-    result = run(write_jsonl(rows), tmp_path / "out")
-    repeats, leaks, splits = result["repeats"], result["leaks"], result["splits"]
-    assert (repeats["under_several_questions"], repeats["of_these_always_on_one_side"]) == (1, 1)
-    assert (repeats["rows_with_such_an_answer"], repeats["rows_twice"]) == (2, 1)
-    assert [leaks[place] for place in ("question", "posts", "chosen", "rejected")] == [0, 1, 2, 0]
-    assert (splits["questions_elsewhere_too"], splits["questions_nearly_elsewhere"]) == (1, 1)
-    assert (splits["people_elsewhere_too"], splits["rows_elsewhere"]) == (1, 2)
-
-
 def test_one_person_alone_tells_nothing_of_others() -> None:
     half = share(np.array([0.5, 1.0]), np.array([0, 1]))
     low = replace(half, low=0.55)
@@ -222,7 +194,6 @@ def test_a_published_personalization_set_can_be_had_without_the_person(shared_da
         AuditConfig(dataset=str(shared_data / "prefeval" / "pairs.jsonl"), limit=400, out=tmp_path / "out")
     ).summary
     assert result["blind"]["question_and_answer"]["low"] > 0.7
-    assert result["leaks"]["posts"] > 20
     assert result["floors"][0]["accuracy"]["value"] > 0.6
 
 

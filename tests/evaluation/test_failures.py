@@ -12,8 +12,8 @@ import pytest
 
 from prb.errors import BudgetUsedUp, TooManyFailures, Unreachable
 from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.derive import check_failures
 from prb.evaluation.run import evaluate
-from prb.evaluation.summary import check_failures
 from prb.runs import OUTCOMES, SUMMARY, Finished
 from prb.summary import Summary
 from prb.types import Ask, Failure, FailureKind, Reward

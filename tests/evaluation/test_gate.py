@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prb.errors import BadInput, GateFailed
-from prb.evaluation.summary import check_requirements, require
+from prb.evaluation.derive import check_requirements, require
 from prb.summary import FORMAT, Summary
 
 DATA = {"name": "x", "split": None, "rows": 42, "users": 42, "clusters": 42}

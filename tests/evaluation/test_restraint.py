@@ -11,8 +11,8 @@ import pytest
 from prb.data.load import load
 from prb.errors import GateFailed
 from prb.evaluation.audit import AuditConfig, audit
+from prb.evaluation.derive import require
 from prb.evaluation.run import evaluate
-from prb.evaluation.summary import require
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.evaluation_results import Evaluation
 from prb.reporting.results import Audit

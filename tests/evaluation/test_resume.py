@@ -94,7 +94,7 @@ def test_a_run_in_out_is_extended_by_rows_models_and_conditions(write_jsonl: Wri
     assert summary == whole
     assert len(asked) == everything
     assert first == 2  # twins under `none` ask the same
-    assert any("model other; condition profile; limit 2 → all" in note for note in notes)
+    assert any("evaluate.limit: 2 → null" in note and '"other"' in note for note in notes)
     with pytest.raises(RunConflict, match="was made with other settings"):
         run("run")
 

@@ -34,9 +34,9 @@ def asker(rows: list[Row], history: str = "both?ranker=recency") -> tuple[list[I
 def outcomes_of(scoring: Scoring, items: list[Item], *conditions: Any) -> list[Outcome]:
     """All items under all conditions, as a run derives them."""
     with TemporaryDirectory() as folder, Replies(Path(folder) / "replies.jsonl") as replies:
-        rows = [scoring.under(item, item.user, condition, {}) for condition in conditions for item in items]
+        rows = [scoring.plan_row(item, item.user, condition, {}) for condition in conditions for item in items]
         calls = [call for row in rows for call in row.calls]
-        list(ask_missing([(rows, calls)], replies, scoring.asked, Breaker()))
+        list(ask_missing([(rows, calls)], replies, scoring.called, Breaker()))
         return [scoring.outcome(row, replies) for row in rows]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from prb.errors import GateFailed, TooManyFailures
 from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.derive import check_failures, require
 from prb.evaluation.run import evaluate
-from prb.evaluation.summary import check_failures, require
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.evaluation_results import evaluation_table
 from prb.summary import TRAINED, Summary

@@ -40,9 +40,6 @@ VERDICTS = (
     ("Reply with a single digit", tuple("123456789")),
     ("Result: tie", ("So.\nResult: A", "So.\nResult: B", "So.\nResult: tie", "I cannot say.")),
     ("Result: A", ("So.\nResult: A", "So.\nResult: B", "I cannot say.")),
-    ("Finding: silent", ("Finding: consistent", "Finding: consistent", "Finding: silent", "Finding: refuted")),
-    ('Begin with the word "Persona:"', ("Persona: They want it short.", "Persona: They want it long.")),
-    ("one sentence each, the best supported first", ("1. Wants it short. [posts 1]\n2. Wants reasons. [posts 2]",)),
     ("Do not answer the question", ("1. Keep it short.\n2. Give reasons.", "1. Tell a story.\n2. Be concrete.")),
 )
 """What marks a prompt, and the replies that one of is drawn."""

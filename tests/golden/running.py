@@ -134,13 +134,10 @@ def evaluate_judges(prb: Shell) -> Json:
 def evaluate_plans(prb: Shell) -> Json:
     """Planners that ask an LLM."""
     data = prb.write_rows("rows.jsonl", make_rows()[:2] + make_rows()[4:5])
-    made: dict[str, Json] = {}
     with endpoint() as server:
-        for planner in ("llm", "persona"):
-            words = ("--planner", f"{planner}?llm=openai/judge", "--model", "lexical", "--condition", "plan", "--quiet")
-            prb.ok("evaluate", "--dataset", data, *words, "--out", planner)
-            made[planner] = prb.files(planner, "config.json", "outcomes.jsonl")
-        return {**made, "requests": server.requests()}
+        words = ("--planner", "llm?llm=openai/judge", "--model", "lexical", "--condition", "plan", "--quiet")
+        prb.ok("evaluate", "--dataset", data, *words, "--out", "llm")
+        return {"llm": prb.files("llm", "config.json", "outcomes.jsonl"), "requests": server.requests()}
 
 
 def evaluate_paper(prb: Shell) -> Json:

@@ -41,7 +41,7 @@ from prb.grading.run import (
 from prb.llm import ScriptedLLM
 from prb.runs import read_lines
 from prb.types import Aspect, Failure, FailureKind
-from prb.work import Asked
+from prb.work import CalledModel
 from tests.conftest import make_row, make_twins
 
 Write = Callable[..., Path]
@@ -293,7 +293,7 @@ def test_a_grader_reads_that_an_aspect_is_negative_and_never_how_much_it_counts(
         Answered(question="q", answer="a", rubric=(aspect,))
         for aspect in (Aspect("x"), Aspect("x", weight=5, required=True), Aspect("x", negative=True))
     ]
-    keys = [call.key for call in grading_calls(Asked.of("g", LLMGrader(ScriptedLLM("")), "grade"), asks)]
+    keys = [call.key for call in grading_calls(CalledModel.of("g", LLMGrader(ScriptedLLM("")), "grade"), asks)]
     assert keys[0] == keys[1] != keys[2]
     pair = to_pair(make_row())
     assert answered(pair, "x", masked=True).rubric == pair.rubric

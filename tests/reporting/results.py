@@ -145,15 +145,6 @@ def audit(folder: Path) -> Path:
             "more_than_chance": 1,
             "looked_at": 30,
         },
-        "repeats": {
-            "under_several_questions": 0,
-            "answers": 80,
-            "of_these_always_on_one_side": 0,
-            "rows_with_such_an_answer": 0,
-            "rows_twice": 0,
-        },
-        "leaks": {"words": 8, "question": 0, "posts": 0, "chosen": 0, "rejected": 0},
-        "splits": None,
         "verdict": "set: a user-blind learner reaches 57.0 %.",
     }
     write_json(folder / "audit.json", result)

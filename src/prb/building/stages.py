@@ -34,7 +34,7 @@ from prb.text.encoders import ENCODERS, Encoder
 from prb.text.pii import mask
 from prb.text.words import similarity_blocks
 from prb.types import Aspect, Failure, Post, Turn
-from prb.work import Asked, Breaker, Call, Replies, ask_missing, chunks
+from prb.work import Breaker, Call, CalledModel, Replies, ask_missing, chunks
 
 T = TypeVar("T")
 Rubric = tuple[Aspect, ...]
@@ -172,7 +172,7 @@ class Ledger:
         return sum(usage.usd for usage in self.usage.values())
 
     def complete(self, stage: Stage, llm: LLM, requests: Sequence[Request]) -> list[Completion | Failure]:
-        asked = Asked.of(stage, llm, "complete", given=self.given)
+        asked = CalledModel.of(stage, llm, "complete", from_caller=self.given)
         start = asked.key_start()
         calls = [Call(request_key(start, request), request) for request in requests]
         self.progress.begin(stage, total=len(calls))

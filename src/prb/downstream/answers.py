@@ -25,7 +25,7 @@ from prb.progress import Progress, Tally
 from prb.prompts import PolicyPrompt, policy_chat
 from prb.stats.credit import CREDIT, meetings, win_rates
 from prb.types import Ask, Duel, Failure, Pair, Query, writable
-from prb.work import Asked, Breaker, Call, Replies, Reply, ask_missing, calls_of, chunks, gravest
+from prb.work import Breaker, Call, CalledModel, Replies, Reply, ask_missing, calls_of, chunks, gravest
 
 AT_ONCE, REMOTE_AT_ONCE = 8, 256
 """Answers asked about in one call, on this machine and elsewhere; a crash costs at most these."""
@@ -161,7 +161,7 @@ class Asking:
     progress: Progress
 
     def sample(
-        self, asked: Asked, places: Sequence[Place], sampling: Sampling, style: PolicyPrompt, queries: Queries
+        self, asked: CalledModel, places: Sequence[Place], sampling: Sampling, style: PolicyPrompt, queries: Queries
     ) -> dict[Place, Sample]:
         """A place without a query is a failure, and the policy is not asked."""
         start = asked.key_start()
@@ -183,7 +183,7 @@ class Asking:
             tally.add([sample.failure], [sample.cost])
         return samples
 
-    def score(self, asked: Asked, texts: Mapping[str, Sequence[str]], queries: Queries) -> dict[Place, Score]:
+    def score(self, asked: CalledModel, texts: Mapping[str, Sequence[str]], queries: Queries) -> dict[Place, Score]:
         start = asked.key_start()
 
         def plan(batch: Sequence[str]) -> Iterator[tuple[Candidates, list[Call]]]:
@@ -200,7 +200,7 @@ class Asking:
             tally.add([line.failure for line in lines], [reply.cost for reply in replies])
         return scores
 
-    def grade(self, asked: Asked, answers: Mapping[Place, Answered]) -> dict[Place, Grades | Failure]:
+    def grade(self, asked: CalledModel, answers: Mapping[Place, Answered]) -> dict[Place, Grades | Failure]:
         def plan(batch: Sequence[Place]) -> Iterator[tuple[Place, list[Call]]]:
             for place, call in zip(batch, grading_calls(asked, [answers[p] for p in batch]), strict=True):
                 yield place, [call]
@@ -214,7 +214,7 @@ class Asking:
     def _ask(
         self,
         label: str,
-        asked: Asked,
+        asked: CalledModel,
         items: Sequence[T],
         plan: Callable[[Sequence[T]], Iterable[tuple[P, list[Call]]]],
         answers: int = 1,

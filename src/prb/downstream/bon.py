@@ -68,7 +68,7 @@ from prb.stats.estimate import Floats, average, codes
 from prb.stats.paired import correct, difference
 from prb.summary import DatasetAbout, needs_donors
 from prb.types import Comparer, Failure, Pair, Query, RewardModel, Scorer
-from prb.work import Asked, Breaker, FailureConfig, open_replies, refuse_failures, share_problem
+from prb.work import Breaker, CalledModel, FailureConfig, open_replies, refuse_failures, share_problem
 
 POLICY, GRADER = "policy: ", "grader: "
 """Prefixes that tell policy and grader from the reward models in the folder's list of weights."""
@@ -262,7 +262,7 @@ class BestOfN:
         make = partial(given, policy) if policy else partial(make_llm, config.policy)
         llm = self.executor.load(make, config.policy)
         self.run.confirm_model(POLICY + config.policy, llm.fingerprint)
-        asked = Asked.of(config.policy, llm, "complete", given=policy is not None)
+        asked = CalledModel.of(config.policy, llm, "complete", from_caller=policy is not None)
         places = [(pair, n) for pair in self.pairs for n in range(config.n)]
         limits = {"top_p": TOP_P, "max_tokens": config.max_tokens}
         sampling = Sampling(temperature=config.temperature, **limits, seed=config.seed)  # type: ignore[arg-type]
@@ -276,7 +276,7 @@ class BestOfN:
         model = check_reward_model(spec, self.executor.load(make, spec), self.config.n)
         self.run.confirm_model(spec, model.fingerprint, execution_of(model))
         method = "score" if isinstance(model, Scorer) else "prefer"
-        asked = Asked.of(spec, model, method, given=spec in given_models)
+        asked = CalledModel.of(spec, model, method, from_caller=spec in given_models)
         return self.asking.score(asked, texts, self.queries_of(model))
 
     def grade(self, grader: Grader, texts: Mapping[str, list[str]], *, given: bool) -> dict[Place, Grades | Failure]:
@@ -287,7 +287,7 @@ class BestOfN:
             for pair, found in texts.items()
             for text in dict.fromkeys(found)
         }
-        asked = Asked.of(self.config.grader, grader, "grade", given=given)
+        asked = CalledModel.of(self.config.grader, grader, "grade", from_caller=given)
         return self.asking.grade(asked, answers)
 
 

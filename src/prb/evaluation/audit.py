@@ -6,27 +6,27 @@ sees anybody. Both are lower bounds: a better learner may find more, a better re
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from prb import __version__
-from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Rare, Seed, Size, config
+from prb.config import DataConfig, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Rare, Seed, Size, config
 from prb.data.load import Dataset, Users, load
 from prb.data.schema import Task
 from prb.data.source import Source
 from prb.data.votes import PollSource, VoteSource
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.derive import describe_dataset
 from prb.evaluation.outcomes import Column, read_outcomes
 from prb.evaluation.run import evaluate
-from prb.evaluation.summary import describe_dataset
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
@@ -37,7 +37,7 @@ from prb.stats.paired import Difference, difference
 from prb.stats.ratings import Ratings, Share, Shares, variance_components, variance_shares
 from prb.summary import DatasetSummary, short_name
 from prb.text.encoders import ENCODERS, Encoder, Matrix
-from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates, words
+from prb.text.words import is_list, near_duplicates, style_rates, words
 from prb.types import Estimate, Pair, Post, Rating, RewardModel, is_restraint
 from prb.work import FailureConfig, refuse_failures, share_problem
 
@@ -95,70 +95,6 @@ class Features:
         return np.hstack([self._encoder.encode(answers), style, known])
 
 
-def count_repeats(pairs: Sequence[Pair]) -> Repeats:
-    """Answers to several questions, questions of several users, and duplicate rows."""
-    users: dict[str, set[str]] = defaultdict(set)
-    questions: dict[str, set[str]] = defaultdict(set)
-    sides: dict[str, set[int]] = defaultdict(set)
-    rows = set()
-    for pair in pairs:
-        # a row without a user is its own user, so its copies would look different
-        rows.add((pair.user if pair.user != pair.id else None, pair.question, *pair.answers))
-        users[pair.question].add(pair.user)
-        for side, answer in enumerate(pair.contrast):
-            questions[answer].add(pair.question)
-            sides[answer].add(side)
-    shared = {answer for answer, asked in questions.items() if len(asked) > 1}
-    return Repeats(
-        answers=len(questions),
-        under_several_questions=len(shared),
-        of_these_always_on_one_side=sum(len(sides[answer]) == 1 for answer in shared),
-        rows_with_such_an_answer=sum(bool(shared & set(pair.answers)) for pair in pairs),
-        rows_with_a_question_of_several_users=sum(len(users[pair.question]) > 1 for pair in pairs),
-        rows_twice=len(pairs) - len(rows),
-    )
-
-
-def count_leaks(pairs: Sequence[Pair]) -> dict[str, int]:
-    """In how many rows a model can read a run of words of rubric or narrative, by the place where it is."""
-    counts = {"words": LEAK_WORDS, "question": 0, "posts": 0, "chosen": 0, "rejected": 0}
-    for pair in pairs:
-        hidden = SharedWording(hidden_texts(pair.narrative, pair.rubric))
-        visible: dict[str, Sequence[str]] = {
-            "question": [pair.question],
-            "posts": [post.text for post in pair.profile],
-            "chosen": [pair.chosen],
-            "rejected": [pair.rejected],
-        }
-        for place, texts in visible.items():
-            counts[place] += any(map(hidden.first_in, texts))
-    return counts
-
-
-def between_splits(dataset: Dataset, here: Sequence[Pair], encoder: Encoder) -> OtherSplits | None:
-    """What this split has in common with the others; `None` where there is only one."""
-    data = (row.data for row in dataset.source.rows() if isinstance(row.data, dict))
-    others = sorted({str(row["split"]) for row in data if row.get("split")} - {dataset.split})
-    if dataset.split is None or not others:
-        return None
-    sets = [load(dataset.source, split=name, skip_bad=True) for name in others]
-    there = [item for other in sets for item in other if isinstance(item, Pair)]
-    asked = list(dict.fromkeys(pair.question for pair in here))
-    known = [question for question in dict.fromkeys(pair.question for pair in there) if question not in asked]
-    rows = encoder.encode([*known, *asked])
-    near = {asked[i - len(known)] for i, j in near_duplicates(rows) if i >= len(known) > j}
-    same = set(asked) & {pair.question for pair in there}
-    answers = {answer for pair in there for answer in pair.answers}
-    return OtherSplits(
-        rows_elsewhere=len(there),
-        questions=len(asked),
-        questions_elsewhere_too=len(same),
-        questions_nearly_elsewhere=len(near - same),
-        answers_elsewhere_too=len({answer for pair in here for answer in pair.answers} & answers),
-        people_elsewhere_too=len({pair.user for pair in here} & {pair.user for pair in there}),
-    )
-
-
 # --- audit.json ---
 class ModelAccuracy(msgspec.Struct, kw_only=True):
     model: str
@@ -193,36 +129,13 @@ class Giveaways(msgspec.Struct, kw_only=True):
     words: list[Giveaway] = []
 
 
-class Repeats(msgspec.Struct, kw_only=True):
-    answers: int
-    under_several_questions: int
-    of_these_always_on_one_side: int
-    rows_with_such_an_answer: int
-    rows_twice: int
-    rows_with_a_question_of_several_users: int | None = None
-
-
-class DonorTopics(msgspec.Struct, kw_only=True):
+class Topics(msgspec.Struct, kw_only=True):
     """Cosine of question and posts: the user's own, a donor's, and the one minus the other."""
 
+    k: int
     own: float | None
     donor: float | None
     difference: Difference
-
-
-class Topics(msgspec.Struct, kw_only=True):
-    k: int
-    matched: DonorTopics
-    any: DonorTopics
-
-
-class OtherSplits(msgspec.Struct, kw_only=True):
-    rows_elsewhere: int
-    questions: int
-    questions_elsewhere_too: int
-    questions_nearly_elsewhere: int
-    answers_elsewhere_too: int
-    people_elsewhere_too: int
 
 
 class AuditedDataset(DatasetSummary, kw_only=True, omit_defaults=True):
@@ -255,9 +168,6 @@ class AuditSummary(msgspec.Struct, kw_only=True):
     verdict: str
     length: LengthBalance | None = None
     """This, and what follows, is not measured for ratings."""
-    repeats: Repeats | None = None
-    leaks: dict[str, int] = {}
-    splits: OtherSplits | None = None
     votes: list[VoteShares] = []
     topics: Topics | None = None
 
@@ -367,10 +277,7 @@ def _audit_pairs(
             within_a_tenth=sum(max(ratio, 1 / ratio) <= 1.1 for ratio in ratios) / len(pairs),
         ),
         giveaways=Giveaways(looked_at=looked_at, more_than_chance=len(real), words=real[:SHOWN]),
-        repeats=count_repeats(pairs),
-        leaks=count_leaks(pairs),
         topics=None if votes else _topics(pairs, dataset.users, encoder, rows.clusters, config),
-        splits=between_splits(dataset, pairs, encoder),
         votes=votes,
         verdict=" ".join([*_vote_sentences(votes), verdict(short_name(dataset.name), blind, ceiling, headroom)]),
     )
@@ -543,16 +450,13 @@ def _topics(
         return float(np.sort(vectors[1:] @ vectors[0])[-config.k :].mean())
 
     users_own = np.array([closeness(pair, pair.profile) for pair in pairs])
-    topics = {}
-    for kind in get_args(Donors):
-        donors = [pick_donor(pair, users, config.seed, kind) for pair in pairs]
-        donated = [closeness(p, users.history(d).posts if d else ()) for p, d in zip(pairs, donors, strict=True)]
-        donors_own = np.array(donated)
-        both = ~np.isnan(users_own + donors_own)
-        means = [float(values[both].mean()) if both.any() else None for values in (users_own, donors_own)]
-        estimate = difference(users_own, donors_own, clusters, seed=config.seed)
-        topics[kind] = DonorTopics(own=means[0], donor=means[1], difference=estimate)
-    return Topics(k=config.k, **topics)
+    donors = [pick_donor(pair, users, config.seed) for pair in pairs]
+    donated = [closeness(p, users.history(d).posts if d else ()) for p, d in zip(pairs, donors, strict=True)]
+    donors_own = np.array(donated)
+    both = ~np.isnan(users_own + donors_own)
+    own, donor = [float(values[both].mean()) if both.any() else None for values in (users_own, donors_own)]
+    estimate = difference(users_own, donors_own, clusters, seed=config.seed)
+    return Topics(k=config.k, own=own, donor=donor, difference=estimate)
 
 
 def _vote_sentences(votes: Sequence[VoteShares]) -> Iterator[str]:

@@ -43,7 +43,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class RowUnder:
+class PlannedRow:
     """A row under a condition, and what is asked about it."""
 
     item: Item

@@ -52,7 +52,6 @@ class Column:
     """Whether verdicts have log-odds that were averaged over both orders."""
     several: dict[int, Sequence[Any]] = field(default_factory=dict)
     """Of answered rows with more than two answers: all scores, or all verdicts."""
-    leaks: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     unmeasured: dict[str, int] = field(default_factory=dict)
     """Rows without an outcome that did not fail either, by reason."""
@@ -113,7 +112,6 @@ class Column:
         if line.seen:
             self.trained_rows += line.seen == "row"
             self.trained_users.add(line.user)
-        self.leaks += line.leaks
         self.cut += line.cut
         self.tokens += line.tokens
         self.seconds += line.seconds

@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 from prb.config import ConditionName
 from prb.data.schema import read_posts
 from prb.errors import BadInput, PrbError, Unreachable
-from prb.evaluation.conditions import Built, RowUnder
+from prb.evaluation.conditions import Built, PlannedRow
 from prb.evaluation.config import EvaluateConfig, Paper
 from prb.hashing import settings_digest
 from prb.llm import LLM, Request, Sampling, make_llm
@@ -30,7 +30,7 @@ from prb.prompts import fill, load
 from prb.registry import Spec, split_alias
 from prb.text.pii import mask
 from prb.types import Ask, Failure, Item, Outcome, Post, Query, RewardModel, Turn
-from prb.work import Asked, Call, Replies, call_key, chunks
+from prb.work import Call, CalledModel, Replies, call_key, chunks
 
 BATCH, MAX_LENGTH, SEED, JUDGE_TOKENS = 8, 8192, 42, 512
 ROWS = BATCH // 2
@@ -93,19 +93,19 @@ class PaperScoring:
 
     def __init__(self, name: str, head: Classifier) -> None:
         self.name, self._head = name, head
-        self.asked = Asked(name, self._scores, head.fingerprint)
-        self._start = self.asked.key_start()
+        self.called = CalledModel(name, self._scores, head.fingerprint)
+        self._start = self.called.key_start()
 
     def _scores(self, texts: Sequence[str]) -> list[float]:
         return [score for part in chunks(texts, BATCH) for score in self._head.scores(part)]
 
-    def under(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
+    def plan_row(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> PlannedRow:  # noqa: ARG002
         texts = [self._head.template(item.question, answer) for answer in item.answers]
         # by row: what a text scores depends on its batch, so none may be left out of it
         calls = tuple(Call(call_key(self._start, item.id, str(n), text), text) for n, text in enumerate(texts))
-        return RowUnder(item, cluster, condition, Built(Query(question=item.question)), calls)
+        return PlannedRow(item, cluster, condition, Built(Query(question=item.question)), calls)
 
-    def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
+    def outcome(self, row: PlannedRow, replies: Replies) -> Outcome:
         replied = [replies[call.key] for call in row.calls]
         if failures := [reply.failure for reply in replied if reply.failure]:
             raise PrbError(f"{row.item.id}: {failures[0]}; the paper's procedure has no place for it")
@@ -122,18 +122,18 @@ class PaperJudging:
     ) -> None:
         self.name, self._prompt, self._chosen_is_a, self._masked = name, prompt, chosen_is_a, masked
         fingerprint = f"paper-{llm.fingerprint}-{settings_digest(prompt)}"
-        self.asked = Asked(name, llm.complete, fingerprint, llm.remote)
-        self._start = self.asked.key_start()
+        self.called = CalledModel(name, llm.complete, fingerprint, llm.remote)
+        self._start = self.called.key_start()
 
-    def under(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
+    def plan_row(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> PlannedRow:  # noqa: ARG002
         a, b = item.answers if self._chosen_is_a[item.id] else item.answers[::-1]
         fields = {"question": mask(item.question) if self._masked else item.question, "answer_a": a, "answer_b": b}
         chat = tuple(Turn(role, fill(text, **fields)) for role, text in self._prompt)
         request = Request(chat, Sampling(temperature=0.0, max_tokens=JUDGE_TOKENS))
         call = Call(call_key(self._start, *(part for turn in chat for part in turn)), request)
-        return RowUnder(item, cluster, condition, Built(Query(question=item.question)), (call,))
+        return PlannedRow(item, cluster, condition, Built(Query(question=item.question)), (call,))
 
-    def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
+    def outcome(self, row: PlannedRow, replies: Replies) -> Outcome:
         item, reply = row.item, replies.take(row.calls[0].key)
         failure = reply.as_failure
         if failure and failure.reason != "empty reply":
@@ -157,7 +157,7 @@ def paper_verdict(text: str) -> str | None:
     return verdict if verdict in ("A", "B") else None
 
 
-def _outcome(model: str, row: RowUnder, won: float, **about: Any) -> Outcome:
+def _outcome(model: str, row: PlannedRow, won: float, **about: Any) -> Outcome:
     about |= {"pair": row.item.id, "user": row.item.user, "cluster": row.cluster, "condition": row.condition}
     return Outcome(model=model, credit=won, **about)
 

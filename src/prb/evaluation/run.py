@@ -26,12 +26,12 @@ from prb.config import ConditionName, OutputConfig, Place, PositionalWords, conf
 from prb.data.load import Dataset, Shard, load
 from prb.engine.executors import Executor, given, open_executor
 from prb.errors import BadInput, ModelChanged, RunConflict, differences
-from prb.evaluation.conditions import Built, QueryBuilder, RowUnder
+from prb.evaluation.conditions import Built, PlannedRow, QueryBuilder
 from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig
+from prb.evaluation.derive import check_requirements, summarize
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
 from prb.evaluation.planners import PLANNERS, Plan, Planner
-from prb.evaluation.summary import check_requirements, summary_of
 from prb.hashing import draw, short_digest
 from prb.hooks import Batch, Hooks, RunResult, RunStart
 from prb.models import MODELS, PREFIXES_SHARED, execution_of, make_model, trained_on
@@ -71,9 +71,9 @@ from prb.types import (
     Scorer,
 )
 from prb.work import (
-    Asked,
     Breaker,
     Call,
+    CalledModel,
     Replies,
     Reply,
     ask_missing,
@@ -195,7 +195,7 @@ class Job:
                     for derived in self.ask(evaluator, replies, breaker):
                         write(b"".join(map(json_line, derived)))
                         outcomes.add(derived)
-            summary, users = (part.as_json() for part in summary_of(config, dataset, outcomes))
+            summary, users = (part.as_json() for part in summarize(config, dataset, outcomes))
             run.finish({USERS: users, SUMMARY: summary})
         self.hooks.tell("on_result", RunResult(folder=folder, summary=summary))
         return Finished(folder, summary)
@@ -205,7 +205,7 @@ class Job:
         config, models = self.config, self.models
         if config.paper:
             paper = paper_scoring(config, name, spec, self.dataset.index.ids, self.subsets)
-            run.confirm_model(name, paper.asked.identity)
+            run.confirm_model(name, paper.called.identity)
             return paper
         make = partial(given, models[name]) if name in models else partial(make_model, spec)
         model = executor.load(make, name)
@@ -227,11 +227,11 @@ class Job:
             count_trained=config.trained == "count",
         )
         if isinstance(model, Scorer):
-            return ScorerOutcomes(name, model, builder, given=name in models)
+            return ScorerOutcomes(name, model, builder, from_caller=name in models)
         if config.task == "ratings":
             raise BadInput(f"{name!r} only compares answers; ratings need a model that scores them")
         both = config.orders == "both"
-        return ComparerOutcomes(name, model, builder, both_orders=both, seed=config.seed, given=name in models)
+        return ComparerOutcomes(name, model, builder, both_orders=both, seed=config.seed, from_caller=name in models)
 
     def ask(self, evaluator: Evaluator, replies: Replies, breaker: Breaker) -> Iterator[list[Outcome]]:
         """The outcomes of a model, batch by batch, all conditions of a batch together."""
@@ -239,7 +239,7 @@ class Job:
         which = f" (model {names.index(evaluator.name) + 1} of {len(names)})" if len(names) > 1 else ""
         self.progress.begin(f"{evaluator.name}{which}", total=total)
 
-        def plan() -> Iterator[tuple[list[RowUnder], list[Call]]]:
+        def plan() -> Iterator[tuple[list[PlannedRow], list[Call]]]:
             of_dataset = zip(self.dataset, self.dataset.index.clusters, strict=True)
             for of_subset in rows_of_subsets(self.subsets) or [total]:  # no batch has rows of two subsets of the paper
                 for items in chunks(islice(of_dataset, of_subset), self.config.batch):
@@ -247,11 +247,11 @@ class Job:
                     if "plan" in conditions and isinstance(evaluator, Scoring):
                         plans = evaluator.builder.plans([item for item, _ in items], replies, breaker)
                     cells = product(conditions, items)
-                    rows = [evaluator.under(item, cluster, condition, plans) for condition, (item, cluster) in cells]
+                    rows = [evaluator.plan_row(item, cluster, condition, plans) for condition, (item, cluster) in cells]
                     yield rows, [call for row in rows for call in row.calls]
 
-        asked, tally = evaluator.asked, Tally(self.progress)
-        for rows in ask_missing(plan(), replies, asked, breaker) if asked else (rows for rows, _ in plan()):
+        called, tally = evaluator.called, Tally(self.progress)
+        for rows in ask_missing(plan(), replies, called, breaker) if called else (rows for rows, _ in plan()):
             outcomes = [evaluator.outcome(row, replies) for row in rows]
             yield outcomes
             failures = [outcome.failure for outcome in outcomes if outcome.failure_kind != UNMEASURED]
@@ -292,19 +292,22 @@ class Scoring(ABC):
 
     method: ClassVar[str]  # of the model
 
-    def __init__(self, name: str, model: Scorer | Comparer, builder: QueryBuilder, *, given: bool = False) -> None:
-        self.name, self.asked, self.builder = name, Asked.of(name, model, self.method, given=given), builder
-        self._start = self.asked.key_start()
+    def __init__(
+        self, name: str, model: Scorer | Comparer, builder: QueryBuilder, *, from_caller: bool = False
+    ) -> None:
+        self.name, self.builder = name, builder
+        self.called = CalledModel.of(name, model, self.method, from_caller=from_caller)
+        self._start = self.called.key_start()
 
-    def under(
+    def plan_row(
         self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, Plan | Failure]
-    ) -> RowUnder:
+    ) -> PlannedRow:
         """`plans` holds what was inferred about the user of each row, for condition `plan`."""
         built = self.builder.build(item, condition, plans.get(item.id))
         asks = () if isinstance(built, Failure) else self._asks(item, built.query)
-        return RowUnder(item, cluster, condition, built, tuple(calls_of(self._start, asks)))
+        return PlannedRow(item, cluster, condition, built, tuple(calls_of(self._start, asks)))
 
-    def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
+    def outcome(self, row: PlannedRow, replies: Replies) -> Outcome:
         built = row.built if isinstance(row.built, Built) else Built(Query(question=""))
         replied = [replies.take(call.key) for call in row.calls]
         failed = [failure for reply in replied if (failure := reply.as_failure)]
@@ -353,9 +356,9 @@ class ComparerOutcomes(Scoring):
     method = "prefer"
 
     def __init__(
-        self, name: str, model: Comparer, builder: QueryBuilder, *, both_orders: bool, seed: int, given: bool = False
+        self, name: str, model: Comparer, builder: QueryBuilder, *, both_orders: bool, seed: int, **about: bool
     ) -> None:
-        super().__init__(name, model, builder, given=given)
+        super().__init__(name, model, builder, **about)
         self._both, self._seed = both_orders, seed
 
     def _orders(self, item: Item, duel: int) -> tuple[bool, ...]:
@@ -387,15 +390,15 @@ class ComparerOutcomes(Scoring):
 class RecordedOutcomes:
     """Outcomes of recorded scores. No query is built, so a row without a rubric can have a score under `oracle`."""
 
-    asked: None = None
+    called: None = None
 
     def __init__(self, name: str, model: Recorded) -> None:
         self.name, self._model = name, model
 
-    def under(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
-        return RowUnder(item, cluster, condition, Built(Query(question="")))
+    def plan_row(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> PlannedRow:  # noqa: ARG002
+        return PlannedRow(item, cluster, condition, Built(Query(question="")))
 
-    def outcome(self, row: RowUnder, replies: Replies) -> Outcome:  # noqa: ARG002
+    def outcome(self, row: PlannedRow, replies: Replies) -> Outcome:  # noqa: ARG002
         recalled, item = self._model.recall(row.item.id, row.condition), row.item
         record = Record() if isinstance(recalled, Failure) else recalled
         present = [score for score in record.scores if score is not None]
@@ -428,7 +431,7 @@ Evaluator = ScorerOutcomes | ComparerOutcomes | RecordedOutcomes | PaperScoring 
 
 def derive_outcome(
     model: str,
-    row: RowUnder,
+    row: PlannedRow,
     failure: Failure | None,
     *,
     scores: tuple[float | None, ...] | None = None,
@@ -473,42 +476,25 @@ class MergeConfig(OutputConfig):
     """The run folders of all shards, in any order."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A finished shard."""
-
-    folder: Path
-    shard: Shard
-    identity: dict[str, Any]
-    """Of the folder, without what differs between shards."""
-    executions: dict[str, str]
-    """How each model was run, which may differ between machines."""
-
-
 def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
-    parts = check_parts([read_part(folder) for folder in config.runs])
-    stored = parts[0].identity
+    folders, stored, executions = read_shards(config.runs)
     settings = EvaluateConfig(**EvaluateConfig.restore(stored))
     progress.begin(f"checking {settings.dataset}")
     dataset = load_rows(settings)
     if dataset.fingerprint != stored["dataset"]["fingerprint"]:
-        raise RunConflict(f"{settings.dataset} has changed since {parts[0].folder} was made")
+        raise RunConflict(f"{settings.dataset} has changed since {folders[0]} was made")
     if stored["prb"] != __version__:
-        raise RunConflict(f"{parts[0].folder} was made by prb {stored['prb']}, and this is prb {__version__}")
-    about = identity(settings, dataset, stored["planner"])
+        raise RunConflict(f"{folders[0]} was made by prb {stored['prb']}, and this is prb {__version__}")
     folder = config.out or settings.folder(Path(settings.dataset).name, dataset.fingerprint)
     lines = {
-        (line["model"], line["condition"], line["pair"]): line
-        for part in parts
-        for line in read_lines(part.folder / OUTCOMES)
+        (line["model"], line["condition"], line["pair"]): line for f in folders for line in read_lines(f / OUTCOMES)
     }
-    with RunFolder(folder, about) as run:
+    with RunFolder(folder, identity(settings, dataset, stored["planner"])) as run:
         for name, fingerprint in stored["models"].items():
-            executions = dict.fromkeys(part.executions[name] for part in parts if name in part.executions)
-            run.confirm_model(name, fingerprint, "; ".join(executions))
+            run.confirm_model(name, fingerprint, "; ".join(executions.get(name, ())))
         with draft(folder / REPLIES) as joined, joined.open("wb") as file:
-            for part in parts:  # whoever extends the run finds all replies
-                file.write((part.folder / REPLIES).read_bytes())
+            for part in folders:  # whoever extends the run finds all replies
+                file.write((part / REPLIES).read_bytes())
         outcomes = Outcomes(dataset.index.ids, list(product(settings.names, settings.condition)))
         progress.begin("merging", total=len(dataset) * len(settings.model))
         with writing_outcomes(folder) as write:
@@ -518,39 +504,36 @@ def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
                     outcomes.read(line, "an outcome of a shard")
                     write(json_line(line))
                 progress.advance(len(batch))
-        summary, users = (part.as_json() for part in summary_of(settings, dataset, outcomes))
+        summary, users = (part.as_json() for part in summarize(settings, dataset, outcomes))
         run.finish({USERS: users, SUMMARY: summary})
     return Finished(folder, summary)
 
 
-def read_part(folder: Path) -> Part:
-    """A finished shard; anything else is refused."""
-    stored = read_identity(folder)
-    settings = stored.get("evaluate")
-    if not isinstance(settings, dict) or not isinstance(settings.get("shard"), str):
-        raise BadInput(f"{folder} is not a shard of an evaluation: it was made without --shard")
-    read_result(folder, SUMMARY)
-    shared = {key: value for key, value in stored.items() if key != "execution"}
-    shared["evaluate"] = {key: value for key, value in settings.items() if key != "shard"}
-    shared["dataset"] = {key: value for key, value in stored["dataset"].items() if key != "rows"}
-    return Part(folder, Shard.parse(settings["shard"]), shared, stored.get("execution", {}))
-
-
-def check_parts(parts: Sequence[Part]) -> list[Part]:
-    """All shards of one run, in order, each once."""
-    if not parts:
+def read_shards(folders: Sequence[Path]) -> tuple[list[Path], dict[str, Any], dict[str, dict[str, None]]]:
+    """The folders of all finished shards of one run, in order; what is stored of the run; how each model was run, which
+    may differ between machines."""
+    if not folders:
         raise BadInput("prb merge needs the folders of all shards")
-    first, by_number = parts[0], dict[int, Part]()
-    for part in parts:
-        differing = differences(first.identity, part.identity)
-        if part.shard.total != first.shard.total:
-            differing.append(f"shards: {first.shard.total} → {part.shard.total}")
-        if differing:
-            raise RunConflict(f"{first.folder} and {part.folder} differ:\n  " + "\n  ".join(differing))
-        other = by_number.setdefault(part.shard.number, part)
-        if other is not part:
-            raise BadInput(f"{other.folder} and {part.folder} are both shard {part.shard.number}/{part.shard.total}")
-    numbers = range(1, first.shard.total + 1)
-    if missing := [f"{number}/{first.shard.total}" for number in numbers if number not in by_number]:
+    by_number: dict[int, Path] = {}
+    shared: dict[str, Any] = {}
+    executions: dict[str, dict[str, None]] = {}
+    for folder in folders:
+        stored = read_identity(folder)
+        settings = stored.get("evaluate")
+        if not isinstance(settings, dict) or not isinstance(settings.get("shard"), str):
+            raise BadInput(f"{folder} is not a shard of an evaluation: it was made without --shard")
+        read_result(folder, SUMMARY)
+        shard = Shard.parse(settings.pop("shard"))
+        stored["dataset"].pop("rows")
+        for name, execution in stored.pop("execution", {}).items():
+            executions.setdefault(name, {})[execution] = None
+        stored["shards"] = shard.total
+        if differing := differences(shared or stored, stored):
+            raise RunConflict(f"{folders[0]} and {folder} differ:\n  " + "\n  ".join(differing))
+        shared = stored
+        if by_number.setdefault(shard.number, folder) is not folder:
+            raise BadInput(f"{by_number[shard.number]} and {folder} are both shard {shard.number}/{shard.total}")
+    total = shared["shards"]
+    if missing := [f"{n}/{total}" for n in range(1, total + 1) if n not in by_number]:
         raise BadInput(f"missing shards: {', '.join(missing)}")
-    return [by_number[number] for number in numbers]
+    return [by_number[n] for n in range(1, total + 1)], shared, executions

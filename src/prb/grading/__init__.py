@@ -15,7 +15,7 @@ from prb.errors import BadInput
 from prb.registry import Registry
 from prb.text.pii import mask
 from prb.types import Aspect, Failure, Pair
-from prb.work import Asked, Call, FailureConfig, Reply, call_key
+from prb.work import Call, CalledModel, FailureConfig, Reply, call_key
 
 TOP = 2
 """An aspect is graded 0 (not met), 1 (partly met) or 2 (met)."""
@@ -85,7 +85,7 @@ def ungradable(answered: Answered) -> Failure | None:
     return None if answered.answer.strip() else Failure("empty answer")
 
 
-def grading_calls(asked: Asked, answers: Sequence[Answered]) -> list[Call]:
+def grading_calls(asked: CalledModel, answers: Sequence[Answered]) -> list[Call]:
     """What a grader is asked about some answers, under keys that cover all it is shown."""
     start = asked.key_start()
     return [

@@ -44,7 +44,17 @@ from prb.stats.estimate import Floats, Ints, average, by_label, codes, share
 from prb.stats.paired import Difference, difference
 from prb.summary import DatasetAbout
 from prb.types import Estimate, Failure, Pair
-from prb.work import Asked, Breaker, Call, Replies, ask_missing, chunks, open_replies, refuse_failures, share_problem
+from prb.work import (
+    Breaker,
+    Call,
+    CalledModel,
+    Replies,
+    ask_missing,
+    chunks,
+    open_replies,
+    refuse_failures,
+    share_problem,
+)
 
 GRADES = "grades.jsonl"
 Graded = Grades | Failure
@@ -219,7 +229,7 @@ class GradingJob:
         labeled = (GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.contrast)
         keys = list(dict.fromkeys([*self._answers, *labeled, *(key for key, _ in self._human)]))
         progress.begin(f"grading by {self._config.grader}", total=len(keys))
-        asked = Asked.of(self._config.grader, grader, "grade", given=given)
+        asked = CalledModel.of(self._config.grader, grader, "grade", from_caller=given)
         masked = self._config.masks(grader)
 
         def plan() -> Iterator[tuple[dict[GradeKey, Call], Sequence[Call]]]:

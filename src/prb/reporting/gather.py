@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, Vali
 from prb.data.load import Dataset
 from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.derive import summarize
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.evaluation.run import load_rows
-from prb.evaluation.summary import summary_of
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.evaluation_results import REFERENCES, Conclusion, Evaluation, verdict
@@ -437,7 +437,7 @@ def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
         column = outcomes.of.get((line["model"], line["condition"]))
         if column is not None and len(column) < rows:
             outcomes.read(line, f"{folder / OUTCOMES}, line {number}")
-    summary, _ = summary_of(part, first, outcomes)
+    summary, _ = summarize(part, first, outcomes)
     return EvaluationRun(folder, part, summary, outcomes=outcomes, dataset=first), table
 
 

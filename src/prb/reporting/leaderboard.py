@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import to_builtins
 
 from prb.evaluation.compare import compare_credits
+from prb.evaluation.derive import compute
 from prb.evaluation.metrics import Facts, Rows
-from prb.evaluation.summary import compute
 from prb.models import RECORDED
 from prb.reporting.format import without_folders
 from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs

@@ -408,32 +408,17 @@ def _vote_table(votes: Sequence[VoteShares]) -> Table:
 
 
 def _findings(result: AuditSummary) -> Iterator[tuple[str, str]]:
-    length, repeats, splits = result.length, result.repeats, result.splits
-    assert length is not None  # an audit of pairs measures both
-    assert repeats is not None
+    length = result.length
+    assert length is not None  # an audit of pairs measures it
     longer = f"{interval(length.chosen_longer)} %; median ratio {number(length.median_ratio, 2)}"
     yield "chosen is the longer answer", longer
     yield "answers within 10 % of each other's length", f"{percent(length.within_a_tenth, 0)} %"
-    several = f"{repeats.under_several_questions} of {repeats.answers}"
-    one_sided = f"{repeats.of_these_always_on_one_side} always on one side"
-    yield "answers under several questions", f"{several}, {one_sided}; in {repeats.rows_with_such_an_answer} rows"
-    if repeats.rows_with_a_question_of_several_users is not None:
-        yield "rows whose question several users ask", str(repeats.rows_with_a_question_of_several_users)
-    yield "duplicate rows", str(repeats.rows_twice)
     restraint = result.dataset.restraint_rows
     sees = f"yes: a history must not decide {restraint} of {result.dataset.rows} rows"
     yield "can see restraint (over-personalization)", sees if restraint else "no: a history may decide every row"
     if topics := result.topics:
-        for donor, label in ((topics.matched, "a matched donor's"), (topics.any, "any donor's")):
-            closer = interval(donor.difference, scale=1, digits=3, sign=True)
-            yield f"cosine of question and own posts, minus {label}", closer
-    places = ", ".join(f"{place} {n}" for place, n in result.leaks.items() if place != "words")
-    yield f"rows that leak {result.leaks['words']} consecutive hidden words to the model", places
-    if splits:
-        repeated = f"{splits.questions_elsewhere_too} the same, {splits.questions_nearly_elsewhere} nearly"
-        yield "questions also in other splits", f"{repeated}, of {splits.questions}"
-        also = f"{splits.answers_elsewhere_too}, {splits.people_elsewhere_too}"
-        yield "answers and users also in other splits", also
+        closer = interval(topics.difference, scale=1, digits=3, sign=True)
+        yield "cosine of question and own posts, minus a donor's", closer
 
 
 # --- bon ---

@@ -25,9 +25,9 @@ from prb.config import OutputConfig, Place, Positional, Rare, Share, config, rea
 from prb.data.load import Dataset
 from prb.errors import BadInput, NotAccepted, PrbError
 from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.derive import check_failures, summarize
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.run import load_rows
-from prb.evaluation.summary import check_failures, summary_of
 from prb.progress import SILENT, Progress
 from prb.registry import names_code
 from prb.reporting.format import Table
@@ -159,7 +159,7 @@ def check_submission(folder: Path, required: EvaluateConfig, dataset: Dataset, m
     if missing := [condition for condition in required.condition if condition not in run.condition]:
         raise BadInput(f"it lacks the condition {', '.join(missing)}")
     outcomes = _read_outcomes(folder / OUTCOMES, run, dataset)
-    summary, _ = summary_of(run, dataset, outcomes)
+    summary, _ = summarize(run, dataset, outcomes)
     check_failures(summary, max_failed)
     metadata: tuple[ModelMetadata, ...] = ()
     if os.path.lexists(folder / METADATA):

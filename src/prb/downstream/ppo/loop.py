@@ -70,7 +70,7 @@ from prb.summary import DatasetAbout
 from prb.training.config import CHECKPOINT
 from prb.training.learning import load_state, save_state
 from prb.types import Ask, Failure, Pair, Scorer
-from prb.work import Asked, Breaker, ask_model, checked_reward, open_replies
+from prb.work import Breaker, CalledModel, ask_model, checked_reward, open_replies
 
 EPSILON = 1e-8
 ADAM_EPSILON = 1e-6
@@ -375,8 +375,8 @@ class HeldOut:
     config: PpoConfig
     prompts: Prompts
     learner: Learner
-    reward: Asked
-    grader: tuple[Asked, Grader] | None
+    reward: CalledModel
+    grader: tuple[CalledModel, Grader] | None
     asking: Asking
 
     def answer(self, stage: Stage) -> list[Line]:
@@ -386,7 +386,7 @@ class HeldOut:
         views = dict(zip(prompts, self.prompts.views(self.prompts.held_out), strict=True))
         fitted = {pair: policy.fitted(view, config) for pair, view in views.items()}
         queries = {pair: fit if isinstance(fit, Failure) else fit[0] for pair, fit in fitted.items()}
-        asked = Asked.of(f"{config.policy} {stage} training", policy, "complete", given=True)
+        asked = CalledModel.of(f"{config.policy} {stage} training", policy, "complete", from_caller=True)
         sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, seed=config.seed)
         places = [(pair, 0) for pair in prompts]
         samples = self.asking.sample(asked, places, sampling, config.policy_prompt, lambda _: queries)
@@ -462,8 +462,12 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
         folder.confirm_model(config.model, model.fingerprint, execution_of(model))
         if judge:
             folder.confirm_model(f"grader: {config.grader}", judge.fingerprint)
-        asked = Asked.of(config.model, model, "score", given=reward is not None)
-        graded_by = (Asked.of(config.grader or "", judge, "grade", given=grader is not None), judge) if judge else None
+        asked = CalledModel.of(config.model, model, "score", from_caller=reward is not None)
+        graded_by = (
+            (CalledModel.of(config.grader or "", judge, "grade", from_caller=grader is not None), judge)
+            if judge
+            else None
+        )
         with open_replies(out, progress) as replies:
             held_out = HeldOut(config, prompts, learner, asked, graded_by, Asking(replies, Breaker(), progress))
             before = held_out.answer("before")  # what is missing can be asked for: the weights are still the first ones

@@ -53,7 +53,7 @@ from prb.types import Estimate, Tested
 from prb.work import count_reasons, refuse_failures, share_problem
 
 
-def summary_of(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[Summary, UserTable]:
+def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[Summary, UserTable]:
     """What summary.json and users.json hold."""
     license = read_license(config.license) if config.license else None
     facts = Facts(dataset.index, license)
@@ -112,7 +112,6 @@ def _result(config: EvaluateConfig, model: str, condition: str, rows: Rows) -> P
         n=int((~np.isnan(column.score)).sum()),
         failed=rows.failed,
         users=len(users),
-        users_too_few_rows=len(np.unique(facts.users)) - len(users),
         by_group={
             attribute: {value: mean_over_users("alignment", values) for value, values in sorted(by_value.items())}
             for attribute, by_value in sorted(alignments.items())
@@ -173,12 +172,9 @@ def _pair_result(rows: Rows, **about: Any) -> PairResult:
         position["cancels"] = True
     indifference = None
     no_evidence = ~rows.counted & ~np.isnan(margin)
-    if no_evidence.any():  # margins should be small there, and of twins neither should be preferred
-        margins, others = margin[no_evidence], margin[rows.counted]
-        usual = np.median(np.abs(others)) if len(others) else 0.0
-        relative = float(np.median(np.abs(margins)) / usual) if usual else None
-        chosen = share((np.sign(margins) + 1) / 2, facts.clusters[no_evidence])
-        indifference = Indifference(n=len(margins), relative_margin=relative, chosen=chosen)
+    if no_evidence.any():  # of twins neither should be preferred
+        chosen = share((np.sign(margin[no_evidence]) + 1) / 2, facts.clusters[no_evidence])
+        indifference = Indifference(n=int(no_evidence.sum()), chosen=chosen)
     biases = {
         "length": length_bias(credit, facts.clusters, *facts.lengths),
         "position": position,
@@ -191,7 +187,6 @@ def _pair_result(rows: Rows, **about: Any) -> PairResult:
         users=Spread(**spread(user_means(credit, facts.users)[0])),
         biases=msgspec.convert(biases, Biases),
         cut_posts=column.cut,
-        leaking_choices=column.leaks,
         indifference=indifference,
         **_official_scores(rows),
         **about,
