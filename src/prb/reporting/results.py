@@ -44,7 +44,6 @@ from prb.reporting.format import (
 from prb.runs import SUMMARY, Finished, read_lines
 from prb.stats.paired import LEVEL
 from prb.study.agreement import AgreementSummary, verdict
-from prb.summary import DatasetAbout
 from prb.work import Planned, count_reasons
 
 if TYPE_CHECKING:
@@ -248,8 +247,6 @@ class Licensed(Run):
             notes.append(f"{q.name}: mean by people alone {people}, with the judge {judge} {alone}.")
             if q.person_effect:
                 notes.append(f"{q.name}: person effect by people {interval(q.person_effect.tuned)}.")
-            for group, estimate in q.inflation_by_group.items():
-                notes.append(f"{q.name}: inflation for {group} {interval(estimate, scale=scale, sign=True)}.")
         epsilon = f"{self.license.epsilon:g}"
         notes.append(f"ω: share of people over whom the judge wins (ε = {epsilon}); 0.5 or more passes.")
         return [Table(self.license.sentence(), columns, tuple(rows), tuple(notes))]
@@ -387,7 +384,7 @@ class Audit(Run):
                 f"Learner: linear Bradley-Terry on {blind.features}, out of fold; {blind.groups} groups kept whole "
                 f"(by {blind.grouped_by}, near-duplicate questions together)."
             )
-        title = f"{convert(self.summary['dataset'], DatasetAbout).label}: {size}"
+        title = f"{data.label}: {size}"
         tables.append(Table(title, ("scorer", "accuracy", "failed"), rows, tuple(notes)))
         tables.append(Table("What to look at", ("finding", "result"), tuple(_findings(result))))
         if giveaways.words:
