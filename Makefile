@@ -56,7 +56,7 @@ test-vllm: $(VLLM)/.ready  ## served reward models against a real vLLM on the CP
 	$(VLLM)/bin/python -m pytest tests/vllm -rP
 
 test-extras: $(EXTRAS)/.ready  ## trackers and inspect logs, read by their own libraries (too large for `make test`)
-	$(EXTRAS)/bin/python -m pytest tests/hooks tests/reporting/formats
+	$(EXTRAS)/bin/python -m pytest tests/hooks tests/reporting/test_formats.py
 
 check: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -56,8 +56,8 @@ def main() -> None:
         prb.audit("mirror", out=audit, quiet=True)
         models = ("embedding", "lexical", "aspect-match", "random")
         prb.best_of_n(prb.BonConfig(candidates="mirror", grader="recorded", model=models, n=8, out=bon, quiet=True))
-        table, sides = DOCS / "correlation.csv", {"bench": ("mirror", "general"), "downstream": ("best_of_8",)}
-        prb.correlate(table=table, **sides, measure=("spearman",), out=study, quiet=True)
+        sides = {"bench": ("mirror", "general"), "downstream": ("policy accuracy", "grade")}
+        prb.correlate(table=DOCS / "correlation.csv", **sides, measure=("spearman",), out=study, quiet=True)
         (group,) = gather([run]).groups
         contrasts(group.summary, DOCS / "gain-control.svg")
         site = prb.report([run, audit, bon, study], quiet=True).parent

@@ -70,8 +70,8 @@ def test_a_config_and_keywords_mean_the_same(data: Path, tmp_path: Path) -> None
 def test_a_result_gives_estimates_by_model_and_condition(result: Evaluation) -> None:
     assert result.accuracy("length", "none").value == 0.5
     assert result.accuracy("length").n == 12
-    assert result.person_effect("random").value == 0.5
-    assert (result.gain("length").value, result.control("length").value) == (0.0, 0.0)
+    assert result.metric("person_effect", "random").value == 0.5
+    assert (result.metric("gain", "length").value, result.metric("control", "length").value) == (0.0, 0.0)
     assert (result.models, result.conditions) == (["length", "random"], ["none", "profile", "shuffled"])
     with pytest.raises(UnknownName, match="did you mean 'length'"):
         result.accuracy("lenght")

@@ -120,6 +120,9 @@ def test_the_workflow_evaluates_checks_and_publishes_what_it_built() -> None:
     site = shlex.split(steps(WORKFLOW)[1])
     assert used["actions/upload-pages-artifact"]["path"] == site[site.index("--out") + 1]
     assert "actions/deploy-pages" in used
+    install = next(step["run"] for step in job["steps"] if step.get("name") == "Install")
+    assert install == 'pip install "personalized-rewardbench @ git+$PRB"'  # on no index: that name might be anybody's
+    assert content["env"]["PRB"].startswith("https://")
 
 
 @pytest.mark.parametrize("command", RUNNABLE)

@@ -219,21 +219,16 @@ def audit(config: AuditConfig, *, models: Models | None = None, progress: Progre
     """Measure how much of a benchmark needs the user at all; run or resume: `audit("pairs.jsonl")`."""
     from prb.evaluation.audit import audit as run
     from prb.evaluation.audit import check_failures
-    from prb.reporting.figures import write_figures_of
 
-    def check(result: Audit) -> None:
-        if result.numbers():
-            write_figures_of(result, progress)
-        check_failures(result.summary, config.max_failed)
-
-    return _run(config, partial(run, models=models, progress=progress), Audit, check)
+    job = partial(run, models=models, progress=progress)
+    return _run(config, job, Audit, lambda result: check_failures(result.summary, config.max_failed))
 
 
-def _makes_license(settings: Mapping[str, Any]) -> type[Settings]:
-    return LicenseConfig if "license" in settings else GradeConfig
-
-
-@verb(GradeConfig, LicenseConfig, kind=_makes_license)
+@verb(
+    GradeConfig,
+    LicenseConfig,
+    kind=lambda settings: LicenseConfig if "license" in settings else GradeConfig,
+)
 def grade(
     config: GradeConfig | LicenseConfig, *, grader: Grader | None = None, progress: Progress
 ) -> Grading | Licensed:
@@ -284,10 +279,10 @@ def best_of_n(
     """What each reward model picks from N answers of a policy, graded against the rubric; run, resume or extend."""
     from prb.downstream.bon import best_of_n as run
     from prb.downstream.bon import check_failures
-    from prb.reporting.figures import write_figures_of
+    from prb.reporting.figures import write_figure_of
 
     def check(result: BestOfN) -> None:
-        write_figures_of(result, progress)
+        write_figure_of(result, progress)
         check_failures(result.summary, config.max_failed)
 
     job = partial(run, models=models, policy=policy, grader=grader, progress=progress)
@@ -298,20 +293,16 @@ def best_of_n(
 def ppo(config: PpoConfig, *, reward: Scorer | None = None, grader: Grader | None = None, progress: Progress) -> Ppo:
     """Train a policy against a reward model and grade its answers before and after; run or resume."""
     from prb.downstream.ppo import ppo as run
-    from prb.reporting.figures import write_figures_of
 
     finished = run(config, reward=reward, grader=grader, progress=progress)
-    result = Ppo(finished.folder, finished.summary, finished.message)
-    if not config.verl:
-        write_figures_of(result, progress)
-    return result
+    return Ppo(finished.folder, finished.summary, finished.message)
 
 
 @verb(CorrelateConfig)
 def correlate(config: CorrelateConfig, *, progress: Progress) -> Correlation:
     """Measure how well a benchmark's ranking of reward models predicts what happens downstream."""
     from prb.downstream.correlate import correlate as run
-    from prb.reporting.figures import write_figures_of
+    from prb.reporting.figures import write_figure_of
 
     found = run(config, progress=progress)
     sentences = correlation_sentences(found)
@@ -324,7 +315,7 @@ def correlate(config: CorrelateConfig, *, progress: Progress) -> Correlation:
         listed = "\n".join(f"- {sentence}" for sentence in sentences)
         write_bytes(config.out / "table.md", "\n".join([*map(markdown, result.tables()), listed, ""]).encode())
         write_json(config.out / Correlation.file, result.summary)
-        write_figures_of(result, progress)
+        write_figure_of(result, progress)
     return result
 
 
@@ -364,8 +355,5 @@ def serve(config: ServeConfig, *, model: RewardModel | None = None, progress: Pr
 
 
 def open_run(path: str | Path) -> Run:
-    """The run in a folder, whichever verb made it."""
-    folder = Path(path)
-    if folder.is_file():
-        raise BadInput(f"{folder} is a file, not the folder of a run")
-    return read_any(folder)
+    """The run in a folder, or of a result file by itself, whichever verb made it."""
+    return read_any(Path(path))

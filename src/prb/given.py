@@ -25,10 +25,6 @@ def as_dataset(dataset: Any) -> str:
         return str(dataset)
     if hasattr(dataset, "to_dict") and hasattr(dataset, "columns"):
         rows = dataset.to_dict("records")
-    elif hasattr(dataset, "to_pylist") and hasattr(dataset, "column_names"):  # a table of Arrow
-        rows = dataset.to_pylist()
-    elif hasattr(dataset, "to_list") and hasattr(dataset, "column_names"):  # a split of the `datasets` library
-        rows = dataset.to_list()
     elif isinstance(dataset, Sequence) and all(isinstance(row, Mapping) for row in dataset):
         rows = list(dataset)
     else:

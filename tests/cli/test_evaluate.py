@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prb import EvaluateConfig, evaluate
+from prb import EvaluateConfig
 from tests.cli.conftest import Prb
 from tests.conftest import make_row, make_twins
 from tests.runs import names, outcomes, result, same_files
@@ -64,31 +64,6 @@ def test_the_readme_shows_what_the_first_command_prints(prb: Prb, tmp_path: Path
     shown = re.search(r"```text\n(.*?)```", readme, re.S)
     assert shown
     assert prb("evaluate", "--quiet", "--out", tmp_path / "run").out.startswith(shown[1])
-
-
-def test_python_gets_what_json_prints(prb: Prb, data: Path, tmp_path: Path) -> None:
-    words = ["--model", "length", "--model", "lexical", "--condition", "none", "--condition", "profile"]
-    said = prb("evaluate", "--dataset", data, *words, "--json", "--quiet", "--out", tmp_path / "shell")
-    config = EvaluateConfig(
-        model=("length", "lexical"), condition=("none", "profile"), dataset=str(data), out=tmp_path / "python"
-    )
-    done = evaluate(config)
-    assert done.folder == tmp_path / "python"
-    assert said.json == done.summary
-    assert same_files(tmp_path / "shell", tmp_path / "python")
-    assert (tmp_path / "shell" / "config.json").read_bytes() == (tmp_path / "python" / "config.json").read_bytes()
-
-
-def test_all_embedded_models_run_on_the_embedded_benchmark(prb: Prb, tmp_path: Path) -> None:
-    said = prb("evaluate", "--limit", "12", "--json", "--quiet", "--out", tmp_path / "run")
-    assert said.code == 0
-    results = said.json["results"]
-    recorded = {"personal (SmolLM2 head, recorded)", "reader (LLM, recorded)"}
-    embedded = {"random", "length", "constant", "lexical", "embedding", "aspect-match"}
-    assert {row["model"] for row in results} == embedded | recorded
-    assert [row["condition"] for row in results[:4]] == ["none", "profile", "shuffled", "oracle"]
-    blind = [row for row in results if row["model"] in ("random", "length", "constant")]
-    assert {row["accuracy"]["value"] for row in blind} == {0.5}
 
 
 def test_the_same_command_resumes_and_a_changed_one_is_refused(prb: Prb, data: Path, tmp_path: Path) -> None:

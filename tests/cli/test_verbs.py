@@ -178,14 +178,13 @@ def test_a_wrong_request_exits_2_with_one_line_and_writes_nothing(
 def test_without_an_out_a_run_is_named_after_its_set_and_without_matplotlib_figures_are_left_out(
     prb: Prb, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    said = prb("audit", "--dataset", files["audited"])
-    assert (said.code, "no audit.svg" in said.err) == (0, True)
+    assert prb("audit", "--dataset", files["audited"]).code == 0
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("audit-audited-jsonl-")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     said = prb("correlate", files["table"], "--out", "out", "--measure", "rbo")
     assert (said.code, "no scatter.svg" in said.err) == (0, True)
-    assert names(Path("out")) == ["correlation.json", "table.md", "table.tex"]
+    assert names(Path("out")) == ["correlation.json", "table.md"]
 
 
 # --- bon ---
@@ -254,18 +253,6 @@ def run(prb: Prb, write_jsonl: Write, tmp_path: Path) -> Path:
     data = write_jsonl([make_row(n) for n in range(1, 9)])
     prb("evaluate", "--dataset", data, *EVALUATED, "--out", tmp_path / "run")
     return tmp_path / "run"
-
-
-def test_two_models_of_one_run_are_compared(prb: Prb, run: Path) -> None:
-    words = ("compare", run, run, "--model-a", "constant", "--model-b", "length")
-    said = prb(*words)
-    for part in ("constant", "length", "50.0", "0.0", "+50.0", "100.0", "Paired on rows both answered"):
-        assert part in said.out
-    found = prb(*words, "--json").json
-    (row,) = found["comparisons"]
-    # every person speaks for the same side: 2 of 2^8 sign patterns are as extreme
-    assert (row["value"], row["n"], row["p"], row["test"]) == (0.5, 8, pytest.approx(2 / 256), "sign-flip")
-    assert (found["same_data"], found["a"]) == (True, str(run))
 
 
 def test_exported_files_are_printed_one_per_line_or_as_json(prb: Prb, run: Path) -> None:

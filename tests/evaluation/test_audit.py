@@ -15,8 +15,6 @@ from prb.data.source import MemorySource, open_source
 from prb.errors import TooManyFailures
 from prb.evaluation.audit import AuditConfig, BlindLearner, Reader, audit, check_failures, verdict, vote_tables
 from prb.models.scripted import ScriptedScorer
-from prb.progress import SILENT
-from prb.reporting.figures import write_figures_of
 from prb.reporting.results import Audit
 from prb.runs import read_object
 from prb.stats.estimate import share
@@ -226,8 +224,6 @@ def test_votes_are_divided_into_shared_group_individual_and_noise(write_jsonl: W
     run = Audit(tmp_path / "run", result)
     [shown] = run.numbers()
     assert shown.title == "Whose votes they are"
-    write_figures_of(run, SILENT)
-    assert (tmp_path / "run" / "audit.svg").exists()
 
 
 def test_votes_on_two_answers_and_on_items_are_read_from_their_sources(write_jsonl: Write) -> None:

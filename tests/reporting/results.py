@@ -94,7 +94,7 @@ def correlation(folder: Path, models: int = 6) -> Path:
     return folder
 
 
-def judgements() -> list[dict[str, Any]]:
+def judgments() -> list[dict[str, Any]]:
     """Three annotators on eight items and a careless fourth; of the first item they prefer the other answer."""
     rows = [row(item, who, ratings=rated(4 + (item + who) % 2, 4)) for item in range(8) for who in range(3)]
     rows = [{**r, "after": "rejected", "difference": "quality"} if r["item"] == "i0" else r for r in rows]
@@ -105,7 +105,7 @@ def judgements() -> list[dict[str, Any]]:
 
 def agreement(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, msgspec.to_builtins(summarize(judged(judgements()), draws=50)))
+    write_json(path, msgspec.to_builtins(summarize(judged(judgments()), draws=50)))
     return path
 
 

@@ -19,9 +19,9 @@ from prb.models.scripted import ScriptedScorer
 from prb.progress import SILENT
 from prb.reporting.figures import (
     SERIES,
+    contrasts,
     drawing,
-    leaderboard_figure,
-    write_figures_of,
+    write_figure_of,
 )
 from prb.reporting.gather import gather, read_any
 from prb.reporting.results import BestOfN
@@ -30,14 +30,11 @@ from prb.runs import read_json
 from prb.summary import CONDITIONS
 from prb.types import Failure, RewardModel
 from tests.conftest import make_row, make_twins
-from tests.reporting.results import EVIL, agreement, audit, bon_run, correlation, ppo_run
+from tests.reporting.results import EVIL, bon_run, correlation, ppo_run
 from tests.runs import Notes, by_length, names, settings
 
 Write = Callable[..., Path]
 SITE_CSS = Path(sys.modules["prb.reporting.figures"].__file__ or "").parent / "site" / "assets" / "site.css"
-
-
-FULL = ["leaderboard", "gain-control"]
 
 
 @pytest.fixture
@@ -60,26 +57,12 @@ def texts(path: Path) -> str:
     return "\n".join(node.text or "" for node in nodes if node.tag.rpartition("}")[2] in ("text", "tspan"))
 
 
-def test_every_result_becomes_an_svg_and_a_pdf(run: Path, tmp_path: Path) -> None:
-    given = gather(
-        [
-            run,
-            bon_run(tmp_path / "bon"),
-            ppo_run(tmp_path / "ppo-a"),
-            ppo_run(tmp_path / "b"),
-            correlation(tmp_path / "c"),
-            audit(tmp_path / "audit"),
-            agreement(tmp_path / "study.json"),
-        ]
-    )
-    written = write_figures(given, tmp_path / "figures")
-    expected = [*FULL, "best-of-n", "ppo-a", "ppo-b", "correlation", "audit"]
-    assert [path.name for path in written] == [f"{name}{kind}" for name in expected for kind in (".svg", ".pdf")]
-    for path in written:
-        content = path.read_bytes()
-        assert content.startswith(b"%PDF" if path.suffix == ".pdf" else b"<?xml"), path
-    for path in write_figures(gather([run]), tmp_path / "again"):
-        assert path.read_bytes() == (tmp_path / "figures" / path.name).read_bytes()
+def test_every_dataset_has_its_figure_the_same_every_time(run: Path, tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        write_figures(gather([run, ppo_run(tmp_path / folder / "ppo")]), tmp_path / folder / "figures")
+        assert names(tmp_path / folder / "figures") == ["gain-control-d0.svg"]
+    first, second = (tmp_path / folder / "figures" / "gain-control-d0.svg" for folder in ("one", "two"))
+    assert first.read_bytes() == second.read_bytes()
 
 
 def test_two_runs_of_the_same_rows_are_one_figure_corrected_together(run: Path, tmp_path: Path) -> None:
@@ -94,41 +77,24 @@ def test_two_runs_of_the_same_rows_are_one_figure_corrected_together(run: Path, 
 
 def test_names_are_text_and_nothing_else(run: Path, tmp_path: Path) -> None:
     (group,) = gather([run]).groups
-    leaderboard_figure(group.summary, tmp_path / "l.svg")
+    contrasts(group.summary, tmp_path / "l.svg")
     assert "$x_1$ & <b>" in texts(tmp_path / "l.svg")
+    assert (Xml.parse(tmp_path / "l.svg").getroot().get("aria-label") or "").startswith("Gain and control of ")
     assert not [node for node in Xml.parse(tmp_path / "l.svg").iter() if node.tag.endswith(("}b", "}script"))]
 
 
-def test_the_leaderboard_draws_chance_and_says_it(run: Path, tmp_path: Path) -> None:
-    (group,) = gather([run]).groups
-    leaderboard_figure(group.summary, tmp_path / "l.svg")
-    assert "chance; a user-blind model on mirror rows" in texts(tmp_path / "l.svg")
-    root = Xml.parse(tmp_path / "l.svg").getroot()
-    assert root.get("role") == "img"
-    assert (root.get("aria-label") or "").startswith("Accuracy of the models under each condition; under profile ")
-
-
-def test_a_name_taken_twice_gets_a_number(tmp_path: Path) -> None:
-    given = gather([ppo_run(tmp_path / "x" / "same"), ppo_run(tmp_path / "y" / "same")])
-    write_figures(given, tmp_path / "f")
-    assert names(tmp_path / "f") == ["ppo-same-2.pdf", "ppo-same-2.svg", "ppo-same.pdf", "ppo-same.svg"]
-
-
-def test_every_verb_leaves_its_figure_in_its_folder(tmp_path: Path) -> None:
-    bon, ppo = bon_run(tmp_path / "bon"), ppo_run(tmp_path / "ppo")
-    for place in (bon, ppo, correlation(tmp_path / "c"), audit(tmp_path / "a")):
-        write_figures_of(read_any(place), SILENT)
+def test_verbs_leave_their_figure_in_their_folder(tmp_path: Path) -> None:
+    bon = bon_run(tmp_path / "bon")
+    for place in (bon, correlation(tmp_path / "c")):
+        write_figure_of(read_any(place), SILENT)
     assert "Right on 3 of 4" in texts(bon / "bon.svg")
-    panels = ("reward", "KL to the reference, nats per answer", "length", "entropy")
-    assert set(panels) <= set(texts(ppo / "curves.svg").splitlines())
-    assert (tmp_path / "a" / "audit.svg").exists()
     assert (tmp_path / "c" / "scatter.svg").exists()
 
 
 def test_without_matplotlib_there_is_a_note_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes, run = Notes(), bon_run(tmp_path / "b")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    write_figures_of(read_any(run), notes)
+    write_figure_of(read_any(run), notes)
     extra = "the plot needs the 'figures' extra: pip install 'personalized-rewardbench[figures]'"
     assert notes.notes == [f"no bon.svg: {extra}"]
     assert not (run / "bon.svg").exists()
@@ -139,7 +105,7 @@ def test_a_run_without_a_usable_answer_still_has_its_figure(tmp_path: Path) -> N
     nothing = [{**point, "value": None, "low": None, "high": None} for point in summary["random"]]
     results = [{**result, "curve": nothing, "bend": None} for result in summary["results"]]
     changed = {**summary, "random": nothing, "oracle": nothing, "results": results}
-    write_figures_of(BestOfN(tmp_path, changed), SILENT)
+    write_figure_of(BestOfN(tmp_path, changed), SILENT)
     assert (tmp_path / "bon.svg").exists()
 
 
@@ -174,7 +140,7 @@ def lab(rgb: Any) -> Any:
     return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
 
 
-def contrast(a: str, b: str) -> float:
+def contrast_of(a: str, b: str) -> float:
     low, high = sorted(float(linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (a, b))
     return (high + 0.05) / (low + 0.05)
 
@@ -201,4 +167,4 @@ def test_the_site_and_the_figures_have_one_palette_that_stands_out_from_its_pape
         assert (LIGHT[condition.name], DARK[condition.name]) == (condition.color, condition.dark)
     for palette in (LIGHT, DARK):
         for name in (*CONDITIONS, *(f"s{n}" for n in range(len(SERIES)))):
-            assert contrast(palette[name], palette["card"]) >= 3, name
+            assert contrast_of(palette[name], palette["card"]) >= 3, name

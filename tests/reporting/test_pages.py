@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from prb.errors import BadInput
 from prb.reporting.gather import gather
-from prb.reporting.pages import downstream_data, thinned
+from prb.reporting.pages import evidence_data, thinned
 from prb.runs import read_json, write_json
 from prb.study.agreement import summarize
-from tests.reporting.results import correlation, judgements, ppo_run
+from tests.reporting.results import correlation, judgments, ppo_run
 from tests.study.test_agreement import judged, rated, row
 
 
@@ -28,7 +28,7 @@ def test_steps_a_resumed_run_will_do_again_are_not_shown(tmp_path: Path) -> None
     folder = ppo_run(tmp_path / "ppo", steps=6)
     summary = read_json(folder / "summary.json")
     write_json(folder / "summary.json", {**summary, "train": {**summary["train"], "steps": 4}})
-    (found,) = only(downstream_data(gather([folder])))["ppo"]
+    (found,) = only(evidence_data("downstream", gather([folder])))["ppo"]
     assert found["curves"]["step"] == [1, 2, 3, 4]
 
 
@@ -36,7 +36,7 @@ def test_steps_a_resumed_run_will_do_again_are_not_shown(tmp_path: Path) -> None
 def test_means_of_few_clusters_have_no_interval_and_the_page_says_why(
     clusters: int, low: float | None, tmp_path: Path
 ) -> None:
-    (page,) = only(downstream_data(gather([ppo_run(tmp_path / "ppo", clusters=clusters)])))["ppo"]
+    (page,) = only(evidence_data("downstream", gather([ppo_run(tmp_path / "ppo", clusters=clusters)])))["ppo"]
     reward = page["held_out"]["reward"]
     assert (reward["before"]["low"], reward["difference"]["low"]) == (low, 0.01)
     expected = "2 clusters of users: too few for the intervals of these means (10 or more)."
@@ -57,8 +57,8 @@ def test_a_thinned_curve_keeps_its_mean_and_stays_short(values: list[float], mos
 
 def test_a_file_and_its_folder_are_the_same_result(tmp_path: Path) -> None:
     folder = correlation(tmp_path / "corr")
-    by_file = downstream_data(gather([folder / "correlation.json"]))
-    assert only(by_file) == only(downstream_data(gather([folder])))
+    by_file = evidence_data("downstream", gather([folder / "correlation.json"]))
+    assert only(by_file) == only(evidence_data("downstream", gather([folder])))
 
 
 def test_a_damaged_result_is_one_clear_line(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_damaged_result_is_one_clear_line(tmp_path: Path) -> None:
     summary = read_json(folder / "summary.json")
     write_json(folder / "summary.json", {key: summary[key] for key in ("train", "policy")})
     with pytest.raises(BadInput, match=r"was edited or .*: Object missing required field `dataset`"):
-        downstream_data(gather([folder]))
+        evidence_data("downstream", gather([folder]))
 
 
 def test_ratings_are_counted_by_criterion_answer_and_step() -> None:
@@ -77,7 +77,7 @@ def test_ratings_are_counted_by_criterion_answer_and_step() -> None:
 
 
 def test_of_each_item_the_votes_are_kept() -> None:
-    first = summarize(judged(judgements()), draws=0).items[0]
+    first = summarize(judged(judgments()), draws=0).items[0]
     assert first.item == "i0"
     assert (first.before, first.after) == (
         {"chosen": 3, "rejected": 0, "neither": 0},

@@ -222,8 +222,6 @@ def test_runs_on_the_same_rows_stand_together_and_others_apart(run: Path, write_
     assert [m["name"] for m in first["models"]][::4] == ["knows (run)", "knows (k1)"]
     assert second["models"][0]["name"] == "knows"
     assert len(data_of(site, "d0/tests")["none"]) == 8 * 7 // 2
-    effect = data_of(site, "d0/model-0")["other_k"]
-    assert [(row["k"], row["run"], row["value"]) for row in effect] == [(1, "k1", 1.0), (5, "run", 1.0)]
 
 
 def test_stars_are_corrected_over_all_models_that_stand_together(write_jsonl: Write, tmp_path: Path) -> None:

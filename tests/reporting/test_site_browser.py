@@ -12,7 +12,6 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting import leaderboard
 from tests.conftest import make_row
 from tests.reporting.conftest import BRIGHTNESS
 from tests.reporting.sites import EVIL, LONG, make_run, rows, write_site
@@ -66,19 +65,6 @@ def test_the_first_screen_is_the_verdict_and_a_line_per_model_by_control(visit: 
     window.page.locator("#numbers summary").click()
     window.page.wait_for_selector("table.board tbody tr")
     assert window.page.evaluate("location.hash") == "#by=none&numbers=1"
-    window.assert_quiet()
-
-
-def test_two_metrics_that_trade_off_are_drawn_in_a_plane_with_its_front(
-    visit: Open, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert visit(site).page.locator("#plane").count() == 0  # no run has the second one
-    monkeypatch.setattr(leaderboard, "PLANE", ("control", "gain"))
-    window = visit(write_site([site.parent / "run"], tmp_path / "report").parent)
-    assert window.texts("#plane h2") == ["control against gain"]
-    said = window.page.locator("#plane svg").get_attribute("aria-label")
-    assert "knows +71.4, +42.9, on the front" in said
-    assert said.count("on the front") == 1
     window.assert_quiet()
 
 
@@ -171,7 +157,6 @@ def test_a_model_page_is_reached_from_the_board_and_tells_of_its_failures(visit:
     text = window.page.locator("main").inner_text()
     expected = (
         "no verdict found",
-        "This needs several runs",
         "By tier",
         "Position",
         "$ 2.5",

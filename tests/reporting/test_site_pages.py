@@ -1,4 +1,4 @@
-"""Cost, stability, users, margins and metadata: their data, and the pages in a real browser."""
+"""Cost, stability, users and margins: their data, and the pages in a real browser."""
 
 from __future__ import annotations
 
@@ -22,10 +22,6 @@ Open = Callable[..., Any]
 USERS = 12
 NAMES = ("index", "model", "pairs", "compare", "cost", "stability", "users")
 ALL = [f"{name}.html" for name in NAMES]
-METADATA = f"""
-- {{model: good, size: 8B, license: '{EVIL}', date: 2025-07-04, kind: reward head, link: 'https://example.org/good'}}
-- {{model: nobody, size: 1B}}
-"""
 
 
 def rows() -> list[Row]:
@@ -71,7 +67,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     run = settings(data, folder / "run", model=tuple(models), condition=("none", "profile", "shuffled"), k=2)
     evaluate(run, models=models)
-    (folder / "models.yaml").write_text(METADATA, "utf-8")
     return write_site([folder / "run"], folder / "report").parent
 
 
@@ -168,10 +163,8 @@ def test_a_badly_served_user_leads_to_their_pairs(visit: Open, site: Path) -> No
     window.assert_quiet()
 
 
-def test_a_model_shows_margins_and_metadata_and_the_board_controls_for_length(visit: Open, site: Path) -> None:
+def test_a_model_shows_margins_and_the_board_controls_for_length(visit: Open, site: Path) -> None:
     window = visit(site, "model.html#model=good")
-    assert window.texts("#card")[0].startswith(f"reward head · 8B parameters · license {EVIL} · released 2025-07-04")
-    assert window.page.locator("#card a").get_attribute("href") == "https://example.org/good"
     heading = "main svg[aria-label^='Histogram of margins: 22 of 24 prefer the chosen answer, 2 the rejected one']"
     assert window.page.locator(heading).count() == 1
     assert window.page.locator("main svg[aria-label^='How often it is right, by size']").count() == 1

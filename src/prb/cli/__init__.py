@@ -86,8 +86,6 @@ SETTINGS = {
 }
 """The settings of every command. What it does with them is the function of its name, such as `data_check`, in
 `data.py` or `verbs.py`; a verb without one prints its result as a run."""
-STUDY_NEEDS = ("sqlalchemy", "fastapi", "uvicorn", "argon2", "itsdangerous")
-"""What the extra `study` installs."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -186,10 +184,10 @@ def _dispatch(args: list[str]) -> None:
     try:
         command = getattr(module, name.replace(" ", "_"), None)
         command(config) if command else module.run_verb(name, config)
-    except ModuleNotFoundError as error:
-        if verb == "study" and (error.name or "").split(".")[0] in STUDY_NEEDS:
-            raise MissingExtra("prb study", "study") from None
-        raise
+    except ModuleNotFoundError:
+        if verb != "study":
+            raise
+        raise MissingExtra("prb study", "study") from None
 
 
 def _lists_methods(args: Sequence[str]) -> bool:
@@ -246,12 +244,4 @@ def usage_of(verb: str) -> str:
 
 
 def _listed(rows: dict[str, str], width: int) -> str:
-    """Names and what they do, fitted to a terminal."""
-    import shutil
-    import textwrap
-
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    return "\n".join(
-        textwrap.fill(what, max(room, 40), initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4))
-        for name, what in rows.items()
-    )
+    return "\n".join(f"  {name:<{width}}  {what}" for name, what in rows.items())

@@ -114,7 +114,7 @@ def _argument(name: str, field: FieldInfo, description: str) -> Argument:
     metavar = "{" + ",".join(values) + "}" if values else METAVARS.get(kinds[0], "TEXT")
     options: dict[str, Any] = {"help": _help(field, flag, description), "default": None, "metavar": metavar}
     if kinds[0] is bool:
-        switch = argparse.BooleanOptionalAction if field.default is True else Switch
+        switch = argparse.BooleanOptionalAction if field.default is True else "store_true"
         options = {"help": options["help"], "default": None, "action": switch}
     if flag.once:
         options["action"] = Once
@@ -174,19 +174,12 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class Switch(argparse.BooleanOptionalAction):
-    """Off unless given: `--no-…` is understood, to overrule a file, but not shown."""
-
-
 class HelpFormatter(argparse.HelpFormatter):
     """As wide as the terminal; what is piped is not wrapped."""
 
     def __init__(self, prog: str) -> None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
         super().__init__(prog, max_help_position=FLAG_COLUMN, width=width)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        return action.option_strings[0] if isinstance(action, Switch) else super()._format_action_invocation(action)
 
 
 class Parser(argparse.ArgumentParser):

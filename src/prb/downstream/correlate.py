@@ -75,7 +75,7 @@ class CorrelateConfig(OutputConfig):
     constructed: Rare[Words[Name]] = ("noisy*",)
     """Names (with *) of models constructed to be good or bad; all results are given with and without them."""
     out: Place | None = None
-    """Folder for correlation.json, table.md, table.tex and scatter.svg."""
+    """Folder for correlation.json, table.md and scatter.svg."""
 
 
 class LeaveOneOut(Struct):

@@ -101,39 +101,21 @@ class Evaluation(Run):
         """Mean credit; the model may be left out if there is only one."""
         return self.metric("accuracy", model, condition)
 
-    def person_effect(self, model: str | None = None, condition: str = MAIN) -> Estimate:
-        """Share of twins that the model orders by the user; 0.5 for a user-blind one."""
-        return self.metric("person_effect", model, condition)
-
-    def gain(self, model: str | None = None) -> Estimate:
-        """Accuracy with the user's own history minus accuracy without any."""
-        return self.metric("gain", model)
-
-    def control(self, model: str | None = None) -> Estimate:
-        """Accuracy with the user's own history minus accuracy with another user's."""
-        return self.metric("control", model)
-
     def metric(self, key: str, model: str | None = None, condition: str = MAIN) -> Estimate:
-        """Any metric; one that compares conditions needs none."""
-        if METRICS.look_up(key).needs:
-            return self.contrast(key, model).estimate
-        return self.result(model, condition).estimate(key) or UNKNOWN
-
-    def result(self, model: str | None = None, condition: str = MAIN) -> PairResult | RatingResult:
-        """Everything that is known of one model under one condition."""
-        name = self._model(model)
-        if condition not in self.conditions:
+        """Any metric; one that compares conditions, such as gain and control, needs none."""
+        if model is None and len(self.models) == 1:
+            model = self.models[0]
+        if model not in self.models:
+            raise unknown("model of this run", str(model), self.models)
+        if needs := METRICS.look_up(key).needs:
+            contrast = self.typed.contrasts_of(model).get(key)
+            if contrast is None:
+                raise BadInput(f"this run has no {key}: it needs {' and '.join(needs)}")
+            return contrast.estimate
+        result = self.typed.result(model, condition)
+        if result is None:
             raise unknown("condition of this run", condition, self.conditions)
-        result = self.typed.result(name, condition)
-        assert result is not None
-        return result
-
-    def contrast(self, kind: str, model: str | None = None) -> Contrast:
-        """A metric that compares conditions, with interval and p."""
-        contrast = self.typed.contrasts_of(self._model(model)).get(kind)
-        if contrast is None:
-            raise BadInput(f"this run has no {kind}: it needs {' and '.join(METRICS.look_up(kind).needs)}")
-        return contrast
+        return result.estimate(key) or UNKNOWN
 
     def frame(self, of: FRAMES = "summary") -> DataFrame:
         """One row per model and condition, per outcome, or per user, model and condition."""
@@ -163,13 +145,6 @@ class Evaluation(Run):
 
     def footer(self) -> str:
         return f"run: {self.folder}   site: prb report {self.folder}"
-
-    def _model(self, model: str | None) -> str:
-        if model is None and len(self.models) == 1:
-            return self.models[0]
-        if model not in self.models:
-            raise unknown("model of this run", str(model), self.models)
-        return model
 
 
 def user_rows(table: UserTable) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """All figures and their look.
 
 Colors are for color-blind readers, the same input gives the same bytes, and text is text. A drawing function writes to
-all the paths it is given; the suffix of a path is its format.
+all the paths it is given.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,14 @@ from prb.downstream.columns import PLURAL
 from prb.downstream.correlate import CorrelationSummary, ModelSet
 from prb.errors import MissingExtra
 from prb.progress import Progress
-from prb.reporting.evaluation_results import verdict
-from prb.reporting.format import Number, number, p_equals, percent, shortened, stars
-from prb.reporting.results import MEASURES, Audit, BestOfN, Correlation, Ppo, Run
+from prb.reporting.format import Number, number, p_equals, shortened, stars
+from prb.reporting.results import MEASURES, BestOfN, Correlation, Run
 from prb.runs import write_bytes
 from prb.stats.paired import LEVEL
 from prb.summary import CONDITIONS, MAIN, METRICS, PairResult, Summary
 from prb.types import Estimate
 
 Draw = Callable[..., None]
-PPO_PANELS = {
-    "reward": "reward",
-    "kl": "KL to the reference, nats per answer",
-    "length": "length",
-    "entropy": "entropy",
-}
-"""The columns of a PPO run's curves that are drawn, with their labels."""
 NAMED = 12
 """Up to this many models have a color and a shape of their own."""
 FAMILIES, OTHERS = 6, "others"
@@ -47,7 +38,6 @@ DASHES = ("-", "--", "-.", ":")
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "prb",
     "svg.fonttype": "none",
-    "pdf.fonttype": 42,
     "font.size": 9,
     "text.color": INK,
     "text.parse_math": False,
@@ -85,21 +75,16 @@ def load_matplotlib() -> Any:
 
 @contextmanager
 def drawing(*paths: Path, width: float, height: float, alt: str) -> Iterator[Any]:
-    """A figure, `width` × `height` inches, written to every path (.svg, .pdf) when the block is done."""
+    """A figure, `width` × `height` inches, written to every path as SVG when the block is done."""
     matplotlib = load_matplotlib()
     with matplotlib.rc_context(STYLE):
         figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
         yield figure
-        about = {"Creator": "prb", "Title": alt}
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": "prb", "Title": alt})
+        label = f'<svg role="img" aria-label="{escape(alt)}" '  # for screen readers
         for path in paths:
-            drawn = io.BytesIO()
-            if path.suffix == ".svg":
-                figure.savefig(drawn, format="svg", metadata={"Date": None, **about})
-                label = f'<svg role="img" aria-label="{escape(alt)}" '  # for screen readers
-                write_bytes(path, drawn.getvalue().replace(b"<svg ", label.encode(), 1))
-            else:
-                figure.savefig(drawn, format="pdf", metadata={"CreationDate": None, "Producer": None, **about})
-                write_bytes(path, drawn.getvalue())
+            write_bytes(path, drawn.getvalue().replace(b"<svg ", label.encode(), 1))
 
 
 def series(position: int) -> dict[str, Any]:
@@ -116,56 +101,20 @@ def whiskers(estimates: Sequence[Any], scale: float = 100) -> list[list[float]]:
     return [lengths[::2], lengths[1::2]]
 
 
-def write_figures_of(run: Run, progress: Progress) -> None:
-    """The figures that a verb leaves beside its result; without matplotlib there is a note instead."""
-    name, _, draw = FIGURES[run.kind]
-    figures = {name: draw}
-    if isinstance(run, Audit) and run.typed.votes and run.typed.floors:
-        figures["votes.svg"] = votes
-    for name, draw in figures.items():
-        try:
-            draw(run, run.folder / name)
-        except MissingExtra as missing:
-            progress.note(f"no {name}: {missing}")
+def write_figure_of(run: Run, progress: Progress) -> None:
+    """The figure that a verb leaves beside its result; without matplotlib there is a note instead."""
+    name, draw = FIGURES[run.kind]
+    try:
+        draw(run, run.folder / name)
+    except MissingExtra as missing:
+        progress.note(f"no {name}: {missing}")
 
 
-# --- of an evaluation ---
-def of_summary(summary: Summary) -> Iterator[tuple[str, Draw]]:
-    """The figures of an evaluation, by name; those that it has the numbers for."""
-    yield "leaderboard", partial(leaderboard_figure, summary)
-    if any(contrast.value is not None for contrast in summary.contrasts):
-        yield "gain-control", partial(contrasts, summary)
-
-
+# --- evaluate ---
 def of_condition(summary: Summary) -> list[PairResult]:
     """Its results, the most accurate model first; models that never answered last."""
     results = [result for result in summary.pairs if result.condition == summary.shown]
     return sorted(results, key=lambda r: (r.accuracy.value is None, -(r.accuracy.value or 0)))
-
-
-def leaderboard_figure(summary: Summary, *paths: Path) -> None:
-    """Accuracy of every model under every condition; chance, and what reading the rubric gives, as lines."""
-    models, names = [result.model for result in of_condition(summary)], summary.conditions
-    accuracy = {(result.model, result.condition): result.accuracy for result in summary.pairs}
-    best = accuracy[models[0], summary.shown].value
-    leader = "nothing was answered" if best is None else f"first is {models[0]} with {percent(best)} %"
-    alt = f"Accuracy of the models under each condition; under {summary.shown} {leader}. {_about(summary)}"
-    with drawing(*paths, width=7.5, height=_height(len(models), len(names)), alt=alt) as figure:
-        axes = figure.add_subplot()
-        for n, name in enumerate(names):
-            beside = 0.62 * (n / max(1, len(names) - 1) - 0.5) if len(names) > 1 else 0.0
-            found = {p + beside: e for p, model in enumerate(models) if (e := accuracy.get((model, name)))}
-            _dots(axes, found, {"fmt": CONDITIONS[name].mark, "color": CONDITIONS[name].color}, name)
-        axes.axvline(50, color=SOFT, lw=0.9, ls=":", label="chance; a user-blind model on mirror rows")
-        decided = verdict(summary)
-        for standing in decided.references if decided else ():
-            if standing.rubric is not None:
-                look = {"color": CONDITIONS["oracle"].color, "lw": 0.9, "ls": "-."}
-                axes.axvline(100 * standing.rubric, label=f"{standing.model}, shown the rubric", **look)
-        _rows(axes, models)
-        axes.set_xlabel("accuracy in %, 95 % interval by cluster")
-        figure.suptitle(_about(summary), x=0.01, ha="left")
-        figure.legend(loc="outside lower left", ncols=3)
 
 
 def contrasts(summary: Summary, *paths: Path) -> None:
@@ -222,49 +171,6 @@ def _about(summary: Summary) -> str:
     return f"{shortened(data.label, 60)}: {data.rows} pairs, {data.clusters} clusters"
 
 
-# --- audit ---
-def votes(run: Audit, *paths: Path) -> None:
-    """Parts of the variance of votes: one bar per table, at most twenty of the largest."""
-    result = run.typed
-    tables = sorted(result.votes, key=lambda table: -table.votes)[:20]
-    colors = (SOFT, "#4d4a12", "#b8531a", "#0072b2", LINE)
-    with drawing(*paths, width=7.5, height=1.6 + 0.3 * len(tables), alt=result.verdict) as figure:
-        axes = figure.add_subplot()
-        for place, table in enumerate(tables):
-            left = 0.0
-            for (part, share), color in zip(table.parts.items(), colors, strict=True):
-                width = 100 * share.value if share else 0.0
-                axes.barh(-place, width, left=left, color=color, height=0.7, label=None if place else part)
-                left += width
-        axes.set_yticks([-n for n in range(len(tables))], [table.name for table in tables])
-        axes.set_xlim(0, 100)
-        axes.set_xlabel("variance of votes in %; individual: a lower bound where nobody voted twice")
-        axes.legend(ncols=5, loc="lower center", bbox_to_anchor=(0.4, 1.0))
-
-
-def audit(run: Audit, *paths: Path) -> None:
-    """Accuracies with their intervals, from the floors to the ceiling; of ratings, the parts of their variance."""
-    result = run.typed
-    if not result.floors:
-        votes(run, *paths)
-        return
-    rows = [(name, e, 100 * e.value) for name, e in result.estimates.items() if e.value is not None]
-    with drawing(*paths, width=7.5, height=1.4 + 0.35 * len(rows), alt=result.verdict) as figure:
-        axes = figure.add_subplot()
-        axes.axvline(50, color=SOFT, lw=0.8, ls=":")
-        for place, (name, estimate, value) in enumerate(rows):
-            color = CONDITIONS["shuffled" if "blind" in name else "profile" if "rubric" in name else "none"].color
-            axes.errorbar([value], [-place], xerr=whiskers([estimate]), fmt="o", ms=5, color=color, capsize=2)
-            above = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": 7, "ha": "center"}
-            axes.annotate(percent(estimate.value), (value, -place), **above)
-        axes.set_yticks([-n for n in range(len(rows))], [name for name, *_ in rows])
-        axes.set_ylim(-len(rows) + 0.4, 0.7)
-        lowest = [value if e.low is None else 100 * e.low for _, e, value in rows]
-        axes.set_xlim(min([35, *(low - 3 for low in lowest)]), 102)
-        axes.set_xlabel("accuracy in %, 95 % interval; dotted: chance")
-        axes.set_title(result.dataset.label)
-
-
 # --- bon ---
 def best_of_n(run: BestOfN, *paths: Path) -> None:
     """Expected grade against k, with the KL bound below it and the grader's validity below that."""
@@ -297,21 +203,6 @@ def best_of_n(run: BestOfN, *paths: Path) -> None:
         figure.suptitle(title, x=0.01, ha="left")
         figure.legend(loc="outside right center")
         figure.supxlabel(bon.grader.trust, fontsize=7, color=SOFT, wrap=True)
-
-
-# --- ppo ---
-def ppo_figure(run: Ppo, *paths: Path) -> None:
-    """Reward, KL to the reference, length and entropy over the steps."""
-    ppo, rows = run.typed, run.curves
-    title = shortened(f"{ppo.policy.spec} against {ppo.model.spec}", 100)
-    alt = f"PPO, {len(rows)} steps: reward, KL, length and entropy. {title}"
-    with drawing(*paths, width=7.5, height=4.4, alt=alt) as figure:
-        for axes, (name, label), color in zip(figure.subplots(2, 2).flat, PPO_PANELS.items(), SERIES, strict=False):
-            axes.plot([row["step"] for row in rows], [row[name] for row in rows], color=color)
-            axes.set_title(label)
-            axes.set_xlabel("step")
-            axes.grid(axis="y")
-        figure.suptitle(title, x=0.01, ha="left")
 
 
 # --- correlate ---
@@ -365,10 +256,5 @@ def _show_evidence(axes: Any, sets: Sequence[ModelSet], bench: str, downstream: 
     axes.text(0, 1.02, "\n".join(lines), transform=axes.transAxes, va="bottom", fontsize=7, color=SOFT)
 
 
-FIGURES: dict[str, tuple[str, str, Draw]] = {
-    "bon": ("bon.svg", "best-of-n", best_of_n),
-    "ppo": ("curves.svg", "ppo", ppo_figure),
-    "correlation": ("scatter.svg", "correlation", scatter),
-    "audit": ("audit.svg", "audit", audit),
-}
-"""By kind of result: its name beside the result, its name among the figures of a report, and how it is drawn."""
+FIGURES: dict[str, tuple[str, Draw]] = {"bon": ("bon.svg", best_of_n), "correlation": ("scatter.svg", scatter)}
+"""By kind of result: what is drawn beside it."""

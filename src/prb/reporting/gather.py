@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-from msgspec import convert, structs, to_builtins
-from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from msgspec import ValidationError, convert, structs, to_builtins
 
 from prb.data.load import Dataset
 from prb.errors import BadInput, PrbError, first_line
@@ -24,7 +21,7 @@ from prb.evaluation.run import load_rows
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.evaluation_results import REFERENCES, Conclusion, Evaluation, verdict
-from prb.reporting.format import Table, percent, without_folders
+from prb.reporting.format import Table, without_folders
 from prb.reporting.results import (
     Audit,
     BestOfN,
@@ -44,8 +41,6 @@ from prb.summary import CONDITIONS, Contrast, DatasetSummary, PairResult, Summar
 
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
-METADATA = "models.yaml"
-Text = Annotated[str, StringConstraints(pattern=r"\S")]
 BLIND = frozenset({"random", "length", "shortest", "constant"})
 """Models that cannot know the user at all."""
 KINDS = (Evaluation, BestOfN, Ppo, Grading, TrainedModel, BuiltBenchmark, Correlation, Audit, Licensed, Study)
@@ -90,7 +85,7 @@ def explain_damage(place: Path) -> Iterator[None]:
     """A result of an unexpected shape is one line that names it."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, msgspec.ValidationError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ValidationError) as error:
         reason = " ".join((f"no {error}" if isinstance(error, LookupError) else str(error)).split())
         raise BadInput(f"{place} was edited or written by another version of prb: {reason}") from None
 
@@ -106,45 +101,6 @@ def inside(folder: Path, *names: str) -> Path:
 
 
 # --- evaluations ---
-class ModelMetadata(BaseModel):
-    """A row of `models.yaml`; only `model` is required."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: Text
-    """Its name in the run, or its spec."""
-    size: Text | None = None
-    """Parameters, such as 8B."""
-    license: Text | None = None
-    date: datetime.date | None = None
-    """Of its release."""
-    kind: Text | None = None
-    """Such as classifier, judge or trained head."""
-    link: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] | None = None
-
-
-def read_metadata(place: Path) -> tuple[ModelMetadata, ...]:
-    try:
-        return parse_metadata(place.read_bytes(), str(place))
-    except OSError as error:
-        raise BadInput(f"{place} cannot be read: {error.strerror or error}") from None
-
-
-def parse_metadata(content: bytes, place: str) -> tuple[ModelMetadata, ...]:
-    """A YAML file that is a list of models, whoever wrote it."""
-    import yaml
-
-    try:
-        return tuple(TypeAdapter(list[ModelMetadata]).validate_python(yaml.safe_load(content)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        row, *field = first["loc"] or ("",)
-        where = f"row {row + 1}" if isinstance(row, int) else "content"
-        raise BadInput(f"{place}, {where}: {''.join(f'{name}: ' for name in field)}{first['msg']}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2025-13-01 is a ValueError
-        raise BadInput(f"{place} is not YAML: {' '.join(str(error).split())}") from None
-
-
 @dataclass(frozen=True)
 class EvaluationRun:
     """An evaluation run on disk, finished unless `outcomes` are given."""
@@ -158,8 +114,6 @@ class EvaluationRun:
     """Of a run under way: what it has done so far. Those of a finished one are read from its folder."""
     dataset: Dataset | None = None
     """If it was loaded already, and is not to be taken from where the run's settings say."""
-    metadata: tuple[ModelMetadata, ...] | None = None
-    """Of a submission: what it says of its own models. Of a run of ours it is read from files."""
 
     @property
     def rows(self) -> tuple[Any, ...]:
@@ -177,7 +131,6 @@ class Entry:
     """What the run calls it: its short name, or the spec."""
     spec: str
     run: EvaluationRun
-    metadata: ModelMetadata | None = None
 
     @property
     def kind(self) -> str:
@@ -279,7 +232,6 @@ def gather(
     *,
     runs: Sequence[EvaluationRun] = (),
     texts: bool = True,
-    models: Path | None = None,
     notices: Sequence[Table] = (),
     appendix: Sequence[Table] = (),
     progress: Progress = SILENT,
@@ -296,8 +248,7 @@ def gather(
     for run in runs:
         if run.summary.task == "pairs":
             by_rows.setdefault(run.rows, []).append(run)
-    given = read_metadata(models) if models else None
-    groups = tuple(_group(f"d{n}", same, given, progress) for n, same in enumerate(by_rows.values()))
+    groups = tuple(_group(f"d{n}", same, progress) for n, same in enumerate(by_rows.values()))
     ratings = tuple(run for run in runs if run.summary.task != "pairs")
     return Inputs(groups, ratings, others, texts, tuple(notices), tuple(appendix))
 
@@ -310,10 +261,8 @@ def read_run(folder: Path) -> EvaluationRun:
         return EvaluationRun(folder, settings, Summary.of_run(folder), fingerprints)
 
 
-def _group(
-    name: str, runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | None, progress: Progress
-) -> Group:
-    entries = name_models(runs, given)
+def _group(name: str, runs: Sequence[EvaluationRun], progress: Progress) -> Group:
+    entries = name_models(runs)
     columns: dict[tuple[str, str], Column] = {}
     first: Outcomes | None = None
     for run in runs:
@@ -346,12 +295,8 @@ def _group(
     )
 
 
-def name_models(runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | None) -> tuple[Entry, ...]:
-    """A model that is in several runs has the run's name in brackets, and a number where that is not enough.
-
-    Metadata is from the file that was given, else from the files of the model's own run; a submission has its own,
-    and no path of it is read.
-    """
+def name_models(runs: Sequence[EvaluationRun]) -> tuple[Entry, ...]:
+    """A model that is in several runs has the run's name in brackets, and a number where that is not enough."""
     models = [(*split_alias(model), run) for run in runs for model in run.settings.models]
     counts = Counter(without_folders(model) for model, _, _ in models)
     taken: Counter[str] = Counter()
@@ -360,12 +305,7 @@ def name_models(runs: Sequence[EvaluationRun], given: Sequence[ModelMetadata] | 
         name = without_folders(model)
         name = name if counts[name] == 1 else f"{name} ({run.folder.name})"
         taken[name] += 1
-        rows = tuple(given or ()) + (run.metadata or ())
-        if given is None and run.metadata is None:
-            places = [place / METADATA for place in (run.folder, run.folder.resolve().parent)]
-            rows = tuple(row for place in places if place.is_file() for row in read_metadata(place))
-        about = next((row for row in rows if row.model in (model, spec)), None)
-        entries.append(Entry(name if taken[name] == 1 else f"{name} {taken[name]}", model, spec, run, about))
+        entries.append(Entry(name if taken[name] == 1 else f"{name} {taken[name]}", model, spec, run))
     return tuple(entries)
 
 
@@ -403,16 +343,11 @@ def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
         raise BadInput(f"{folder} is not finished, and its dataset cannot be read: {error}") from None
     if dataset.fingerprint != config["dataset"]["fingerprint"]:
         raise BadInput(f"{folder} is not finished, and {settings.dataset} has changed since it began")
-    condition, total = shown_condition(settings.condition), len(dataset)
-    lines: Counter[tuple[str, str]] = Counter()
-    failed: Counter[str] = Counter()
-    credits: dict[str, list[float]] = {model: [] for model in settings.names}
-    for line in _lines(folder):
-        lines[line["model"], line["condition"]] += 1
-        failed[line["model"]] += line["failure"] is not None
-        if line["condition"] == condition and line["credit"] is not None:
-            credits[line["model"]].append(line["credit"])
-    done = {model: min(lines[model, c] for c in settings.condition) for model in settings.names}
+    path = next((path for path in (part_of(folder / OUTCOMES), folder / OUTCOMES) if path.exists()), None)
+    lines = list(read_lines(path)) if path else []
+    counts = Counter((line["model"], line["condition"]) for line in lines)
+    total = len(dataset)
+    done = {model: min(counts[model, c] for c in settings.condition) for model in settings.names}
     complete = [model for model, rows in done.items() if rows == total]
     shown = complete or [model for model, rows in done.items() if rows]
     rows = min((done[model] for model in shown), default=0)
@@ -421,26 +356,16 @@ def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
         what = f"The report shows the models that are finished: {', '.join(complete)}."
     elif shown:
         what = f"The report shows the first {rows:,} rows; numbers will change."
-    cells = []
-    for model, n in done.items():
-        accuracy = percent(sum(credits[model]) / len(credits[model]) if credits[model] else None)
-        counts = (f"{n:,} of {total:,}", f"{total - n:,}", f"{failed[model]:,}")
-        cells.append((folder.name, model, *counts, accuracy))
-    columns = ("run", "model", "rows done", "rows missing", "failed", "accuracy so far, %")
-    table = Table("Under way", columns, tuple(cells), (f"{what} Accuracy so far is under {condition}.",))
+    cells = [(folder.name, model, f"{n:,} of {total:,}") for model, n in done.items()]
+    table = Table("Under way", ("run", "model", "rows done"), tuple(cells), (what,))
     if not shown:
         return None, table
     part = replace(settings, model=tuple(spec for spec in settings.models if split_alias(spec)[0] in shown))
     first = dataset.first(rows) if rows < total else dataset
     outcomes = Outcomes(first.index.ids, [(m, c) for m in shown for c in settings.condition], details=True)
-    for number, line in enumerate(_lines(folder), 1):
+    for number, line in enumerate(lines, 1):
         column = outcomes.of.get((line["model"], line["condition"]))
         if column is not None and len(column) < rows:
             outcomes.read(line, f"{folder / OUTCOMES}, line {number}")
     summary, _ = summarize(part, first, outcomes)
     return EvaluationRun(folder, part, summary, outcomes=outcomes, dataset=first), table
-
-
-def _lines(folder: Path) -> Iterator[dict[str, Any]]:
-    path = next((path for path in (part_of(folder / OUTCOMES), folder / OUTCOMES) if path.exists()), None)
-    return read_lines(path) if path else iter(())

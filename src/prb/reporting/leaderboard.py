@@ -35,9 +35,6 @@ from prb.stats.ranking import (
 )
 from prb.summary import CONDITIONS, MAIN, METRICS, Metric, short_name
 
-PLANE = ("control", "misapplication")
-"""Metrics that are drawn against each other, if a run has both: what a history adds where it bears on the question, and
-what it spoils where it does not."""
 STEPS = 20
 """Positions of the slider on the stability page, from no cluster to half of them."""
 
@@ -45,6 +42,7 @@ STEPS = 20
 def describe(group: Group) -> dict[str, Any]:
     """What every page knows of a dataset and its models."""
     conclusion, data = group.verdict, group.about
+    leader = (*conclusion.standings, *conclusion.references)[0]
     results = [result for entry in group.entries for c in group.conditions if (result := entry.result(c))]
     measured = {contrast.kind for contrast in group.summary.contrasts if contrast.value is not None}
     measured |= {key for result in results for key, value in result.metrics.items() if value is not None}
@@ -56,16 +54,13 @@ def describe(group: Group) -> dict[str, Any]:
         "label": group.label,
         "verdict": {"headline": conclusion.headline, "sentences": conclusion.sentences, "size": conclusion.size},
         "ranked": ranked if conclusion.measured else None,
-        "plane": PLANE,
-        # where no row is to be decided by a history, control is no merit
-        "has": [key for key in PLANE if key in measured and (key != "control" or not data.only_restraint)],
         "about": {**to_builtins(data), "name": short_name(data.name)},  # never a path of this machine
         "conditions": group.conditions,
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
         "metrics": metrics,
         "shown": group.shown,
         "models": [describe_model(group, entry) for entry in group.entries],
-        "leader": leader(group),
+        "leader": [entry.name for entry in group.entries].index(leader.model),
         "categories": sorted({label for result in results for label in result.by_category}),
         "tiers": sorted({label for result in results for label in result.by_tier}),
         "missing": group.missing,
@@ -88,9 +83,8 @@ def describe_model(group: Group, entry: Entry) -> dict[str, Any]:
         "ranker": entry.run.settings.shown.ranker,
         "protocol": entry.run.summary.protocol,
     }
-    card = entry.metadata.model_dump(mode="json", exclude={"model"}, exclude_none=True) if entry.metadata else {}
-    more = {"warnings": list(entry.run.summary.warnings(entry.model)), "card": card}
-    return about | {name: value for name, value in more.items() if value}
+    warnings = list(entry.run.summary.warnings(entry.model))
+    return {**about, "warnings": warnings} if warnings else about
 
 
 def _seen(group: Group, entry: Entry) -> str:
@@ -114,17 +108,6 @@ def _seen(group: Group, entry: Entry) -> str:
     if group.history is not None and list(group.history) == shown:
         return f"all {span(shown)} posts"
     return f"{span(shown)}{f' of {span(group.history)}' if group.history else ''} posts"
-
-
-def leader(group: Group) -> int:
-    """The model with the most control; without control the most accurate one, and one that may know the user first."""
-
-    def worth(entry: Entry) -> tuple[float, ...]:
-        control, result = entry.run.summary.contrasts_of(entry.model).get("control"), entry.result(group.shown)
-        values = (control.value if control else None, result.accuracy.value if result else None)
-        return entry.kind not in BLIND, *(-2.0 if value is None else value for value in values)
-
-    return max(range(len(group.entries)), key=lambda n: worth(group.entries[n]))
 
 
 # --- leaderboard and compare ---

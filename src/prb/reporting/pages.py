@@ -17,7 +17,7 @@ from prb.downstream.columns import PLURAL
 from prb.downstream.ppo import Change, HeldOutSummary
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.outcomes import Column
-from prb.reporting.figures import PPO_PANELS, families
+from prb.reporting.figures import families
 from prb.reporting.format import plural, without_folders
 from prb.reporting.gather import DataFile, Entry, Group, Inputs, explain_damage
 from prb.reporting.results import Audit, BestOfN, Correlation, Ppo, Run, Study, set_sentences
@@ -26,6 +26,13 @@ from prb.stats.estimate import Floats, Ints, by_label, chance_spread, codes, spr
 from prb.types import Pair, Post
 from prb.work import chunks
 
+PPO_PANELS = {
+    "reward": "reward",
+    "kl": "KL to the reference, nats per answer",
+    "length": "length",
+    "entropy": "entropy",
+}
+"""The columns of a PPO run's curves that are drawn, with their labels."""
 BINS = 4
 EXAMPLES = 5
 """Pairs shown for each reason of failure."""
@@ -50,27 +57,13 @@ def model_data(inputs: Inputs) -> Iterator[DataFile]:
             conditions = {
                 c: _condition(group, entry, c, column, users) for c, column in group.columns_of(entry).items()
             }
-            other_k = []  # the same model shown other numbers of posts, if runs with several `k` were given
-            for other in group.entries:
-                result = other.result("profile") if other.spec == entry.spec else None
-                if result is not None:
-                    run = {"k": other.run.settings.k, "run": other.run.folder.name}
-                    other_k.append({**run, **to_builtins(result.accuracy)})
-            several = len({row["k"] for row in other_k}) > 1
-            yield (
-                f"{group.id}/model-{n}",
-                {
-                    "conditions": conditions,
-                    "contrasts": to_builtins(list(entry.run.summary.contrasts_of(entry.model).values())),
-                    "other_k": sorted(other_k, key=lambda row: row["k"]) if several else [],
-                },
-            )
+            contrasts = to_builtins(list(entry.run.summary.contrasts_of(entry.model).values()))
+            yield f"{group.id}/model-{n}", {"conditions": conditions, "contrasts": contrasts}
 
 
 def _condition(group: Group, entry: Entry, condition: str, column: Column, users: Ints) -> dict[str, Any]:
     result = entry.result(condition)
     assert result is not None
-    posts = [len(detail.post_ids) for detail in column.details]
     means, _, present = user_means(column.credit, users)
     accuracy_of = dict(zip(present.tolist(), means.tolist(), strict=True))
     failures: dict[str, list[int]] = {}
@@ -80,7 +73,6 @@ def _condition(group: Group, entry: Entry, condition: str, column: Column, users
     return {
         **{key: value for key, value in result.as_json().items() if key not in ("model", "condition")},
         "by_history": None if group.history is None else _binned(group, column, group.history),
-        "by_posts": _binned(group, column, posts) if any(posts) else None,
         "people": [round(accuracy_of[n], 4) if n in accuracy_of else None for n in range(int(users.max()) + 1)],
         "margins": histogram(column.margin),
         "by_margin": by_margin(column.margin, column.credit, group.clusters),
@@ -269,26 +261,20 @@ class Chunk:
 
 
 # --- results of other verbs ---
-def downstream_data(inputs: Inputs) -> Iterator[DataFile]:
-    data = {kind: _results(inputs, kind) for kind in ("bon", "ppo", "correlation")}
+EVIDENCE = {
+    "downstream": ("bon", "ppo", "correlation"),
+    "study": ("agreement",),
+    "audit": ("audit",),
+    "other": ("grade", "license", "train", "build"),
+}
+"""The kinds of results by page."""
+
+
+def evidence_data(page: str, inputs: Inputs) -> Iterator[DataFile]:
+    """By kind of result; nothing if there is none."""
+    data = {kind: _results(inputs, kind) for kind in EVIDENCE[page]}
     if any(data.values()):
-        yield "downstream", data
-
-
-def study_data(inputs: Inputs) -> Iterator[DataFile]:
-    if studies := _results(inputs, "agreement"):
-        yield "study", studies
-
-
-def audit_data(inputs: Inputs) -> Iterator[DataFile]:
-    if audits := _results(inputs, "audit"):
-        yield "audit", audits
-
-
-def other_data(inputs: Inputs) -> Iterator[DataFile]:
-    kinds = ("grade", "license", "train", "build")
-    if results := [{"kind": kind, **run} for kind in kinds for run in _results(inputs, kind)]:
-        yield "other", results
+        yield page, data
 
 
 def _results(inputs: Inputs, kind: str) -> list[dict[str, Any]]:

@@ -44,7 +44,6 @@ from prb.reporting.format import (
 from prb.runs import SUMMARY, Finished, read_lines
 from prb.stats.paired import LEVEL
 from prb.study.agreement import AgreementSummary, verdict
-from prb.summary import DatasetAbout
 from prb.work import Planned, count_reasons
 
 if TYPE_CHECKING:
@@ -373,7 +372,7 @@ class Audit(Run):
                 f"Learner: linear Bradley-Terry on {blind.features}, out of fold; {blind.groups} groups kept whole "
                 f"(by {blind.grouped_by}, near-duplicate questions together)."
             )
-        title = f"{convert(self.summary['dataset'], DatasetAbout).label}: {size}"
+        title = f"{data.label}: {size}"
         tables.append(Table(title, ("scorer", "accuracy", "failed"), rows, tuple(notes)))
         tables.append(Table("What to look at", ("finding", "result"), tuple(_findings(result))))
         if giveaways.words:

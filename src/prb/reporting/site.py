@@ -22,19 +22,11 @@ from prb.config import OutputConfig, Place, PositionalWords, Rare, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting.evaluation_results import evaluation_table, numbers_table
-from prb.reporting.figures import FIGURES, Draw, load_matplotlib, of_summary
+from prb.reporting.figures import contrasts, load_matplotlib
 from prb.reporting.format import as_csv, markdown, without_folders
 from prb.reporting.gather import DataFile, Inputs, gather, inside, is_under_way, read_partial
 from prb.reporting.leaderboard import board_data, cost_data, describe, stability_data
-from prb.reporting.pages import (
-    audit_data,
-    downstream_data,
-    model_data,
-    other_data,
-    pairs_data,
-    study_data,
-    users_data,
-)
+from prb.reporting.pages import evidence_data, model_data, pairs_data, users_data
 from prb.runs import draft
 from prb.summary import CONDITIONS, Summary, short_name
 
@@ -75,9 +67,7 @@ class ReportConfig(OutputConfig):
     texts: bool = True
     """Include questions, answers, posts and replies of judges; without them the site holds ids and numbers only."""
     figures: Rare[bool] = False
-    """Also write figures for papers, as SVG and PDF in figures/."""
-    models: Rare[Place | None] = None
-    """YAML file with size, license, date, kind and link of models. Default: models.yaml beside the runs, if any."""
+    """Also draw gain and control for papers, as SVG in figures/."""
     format: Literal["site", "markdown"] = "site"
     """`site` writes files; `markdown` prints the tables of the commands to stdout."""
 
@@ -104,10 +94,10 @@ PAGES = (
     Page("model", "Inspect", "Models", "One model", model_data),
     Page("users", "Inspect", "Users", "Users", users_data),
     Page("pairs", "Inspect", "Pairs", "Pair explorer", pairs_data, ("texts", "explore")),
-    Page("downstream", "Evidence", "Downstream", "Downstream", downstream_data),
-    Page("study", "Evidence", "Study", "Human study", study_data),
-    Page("audit", "Evidence", "Audit", "Audit", audit_data),
-    Page("other", "Evidence", "Other", "Other results", other_data),
+    Page("downstream", "Evidence", "Downstream", "Downstream", partial(evidence_data, "downstream")),
+    Page("study", "Evidence", "Study", "Human study", partial(evidence_data, "study")),
+    Page("audit", "Evidence", "Audit", "Audit", partial(evidence_data, "audit")),
+    Page("other", "Evidence", "Other", "Other results", partial(evidence_data, "other")),
 )
 ENTRIES = {"assets", "data", "figures", "table.md", "table.csv", README, NO_JEKYLL}
 ENTRIES |= {f"{page.name}.html" for page in PAGES}
@@ -130,7 +120,6 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
         runs=[run for run, _ in parts if run is not None],
         notices=[table for _, table in parts],
         texts=settings.texts,
-        models=settings.models,
         progress=progress,
     )
     return write_site(inputs, out, figures=settings.figures, progress=progress)
@@ -254,26 +243,9 @@ def title(inputs: Inputs) -> str:
     return " + ".join(names[:3]) + more or "Personalized RewardBench"
 
 
-def write_figures(inputs: Inputs, folder: Path) -> list[Path]:
-    """All figures of the inputs as .svg and .pdf, named `ppo`, with several of a kind `ppo-brevity`, and with a number
-    where that is not enough; the paths written."""
+def write_figures(inputs: Inputs, folder: Path) -> None:
+    """Gain and control of every dataset; other verbs leave their figures in their own folders."""
     folder.mkdir(parents=True, exist_ok=True)
-    figures: list[tuple[str, str, Draw]] = []  # kind, of what, how to draw it
     for group in inputs.groups:
-        source = Path(group.about.name).stem
-        figures += [(kind, source, draw) for kind, draw in of_summary(group.summary)]
-    for kind, (_, name, draw) in FIGURES.items():
-        figures += [(name, run.folder.name, partial(draw, run)) for run in inputs.others.get(kind, ())]
-    kinds = [kind for kind, *_ in figures]
-    written: list[Path] = []
-    for kind, source, draw in figures:
-        plain = "".join(c if c.isalnum() else "-" for c in source)
-        name = kind if kinds.count(kind) == 1 else plain if plain.startswith(kind) else f"{kind}-{plain}"
-        numbered, n = name, 1
-        while folder / f"{numbered}.svg" in written:
-            n += 1
-            numbered = f"{name}-{n}"
-        paths = [folder / f"{numbered}{suffix}" for suffix in (".svg", ".pdf")]
-        draw(*paths)
-        written += paths
-    return written
+        if any(contrast.value is not None for contrast in group.summary.contrasts):
+            contrasts(group.summary, folder / f"gain-control-{group.id}.svg")

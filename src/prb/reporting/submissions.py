@@ -2,9 +2,8 @@
 
 A submission is a run folder of `prb evaluate` from a stranger, so nothing in it is trusted. The leaderboard reads the
 dataset itself, requires an outcome for every row, derives credit from scores and verdicts again, and shows the summary
-that it computes. Only `config.json`, `outcomes.jsonl` and `models.yaml` are read: regular files inside the folder, each
-up to a limit. The dataset and the models that a submission names are never opened, so nothing that it brings along is
-run or published.
+that it computes. Only `config.json` and `outcomes.jsonl` are read: regular files inside the folder, each up to a limit.
+The dataset and the models that a submission names are never opened, so nothing it brings along is run or published.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from prb.evaluation.run import load_rows
 from prb.progress import SILENT, Progress
 from prb.registry import names_code
 from prb.reporting.format import Table
-from prb.reporting.gather import METADATA, EvaluationRun, ModelMetadata, gather, parse_metadata
+from prb.reporting.gather import EvaluationRun, gather
 from prb.reporting.site import check_target, write_site
 from prb.runs import CONFIG, OUTCOMES
 from prb.stats.credit import credit_of_scores, credit_of_verdicts
 from prb.types import NO_EVIDENCE, visible
 
 MB = 1 << 20
-LIMITS = {CONFIG: MB, OUTCOMES: 2048 * MB, METADATA: MB // 16}
+LIMITS = {CONFIG: MB, OUTCOMES: 2048 * MB}
 """The most bytes that are read of each file."""
 LINE = 4 * MB
 """The most bytes of an outcome."""
@@ -109,7 +108,6 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
             runs=accepted,
             appendix=appendix,
             texts=settings.texts,
-            models=place / METADATA if (place / METADATA).is_file() else None,
             progress=progress,
         )
         index = write_site(inputs, settings.out, progress=progress)
@@ -161,11 +159,7 @@ def check_submission(folder: Path, required: EvaluateConfig, dataset: Dataset, m
     outcomes = _read_outcomes(folder / OUTCOMES, run, dataset)
     summary, _ = summarize(run, dataset, outcomes)
     check_failures(summary, max_failed)
-    metadata: tuple[ModelMetadata, ...] = ()
-    if os.path.lexists(folder / METADATA):
-        with _opened(folder / METADATA) as file:
-            metadata = parse_metadata(file.read(LIMITS[METADATA]), METADATA)
-    return EvaluationRun(folder, run, summary, outcomes=outcomes, dataset=dataset, metadata=metadata)
+    return EvaluationRun(folder, run, summary, outcomes=outcomes, dataset=dataset)
 
 
 @contextmanager

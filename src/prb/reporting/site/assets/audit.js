@@ -15,5 +15,5 @@
       result.tables.map((t, n) => h("div", { class: "card" }, results.textTable(t, { open: n === 1 }))));
   }
 
-  prb.run(async () => put("audit", (await prb.load("audit")).map(audit)));
+  prb.run(async () => put("audit", (await prb.load("audit")).audit.map(audit)));
 })();

@@ -65,8 +65,7 @@
   }
 
   function about(r) {
-    const { model } = r, card = model.card || {};
-    return [model.source, model.seen, r.failed ? `${count(r.failed)} failed` : null, card.size, card.license, card.date && card.date.slice(0, 4)].filter(Boolean).join(" · ");
+    return [r.model.source, r.model.seen, r.failed ? `${count(r.failed)} failed` : null].filter(Boolean).join(" · ");
   }
 
   function chart(data, board, m, state) {
@@ -101,18 +100,6 @@
     return [h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Ranking" }, drawn), list.length ? null : h("p", { class: "soft" }, "No model has this in its name."),
       h("p", { class: "key" }, key.filter(Boolean).map(([mark, text]) => h("span", {}, h("b", { "aria-hidden": "true" }, mark), ` ${text}`))),
       hidden > 0 ? h("p", {}, h("button", { type: "button", id: "all", onclick: () => go({ all: "1" }) }, `show all ${count(all.listed.length)} models`)) : null];
-  }
-
-  // a second axis: what the first metric costs, on the same rows or on others of the same benchmark (`second`)
-  function plane(data, board, second) {
-    if (!second) return null;
-    const [y, x] = data.plane.map((key) => data.metrics.find((m) => m.key === key)), places = new Map(second.data.models.map((model, n) => [model.name, n]));
-    const found = data.models.filter((model) => places.has(model.name)).map((model) => ({ label: model.name, a: number(second.board.slices.all[places.get(model.name)], x, data.shown), b: number(board.slices.all[data.models.indexOf(model)], y, data.shown) }));
-    const all = found.filter((p) => value(p.a) !== null && value(p.b) !== null).map((p) => ({ label: p.label, x: p.a.value, left: p.a.low, right: p.a.high, y: p.b.value, low: p.b.low, high: p.b.high }));
-    if (!all.length) return null;
-    const axis = (m) => ({ label: `${m.label} (${m.better} is better)`, better: m.better, text: (v) => say(m)(v).replace(/\.0$/, "") });
-    return h("section", { class: "card roomy", id: "plane" }, h("h2", {}, `${y.label} against ${x.label}`), charts.frontier(all, { x: axis(x), y: axis(y), width: results.room(1180) }).node,
-      h("p", { class: "soft" }, `${y.label}: ${y.says}. ${x.label}${second.data === data ? "" : `, on ${second.data.label}`}: ${x.says}. A model is on the front if no other one is at least as good in both and better in one.`));
   }
 
   // --- all numbers ---
@@ -202,7 +189,7 @@
     const equal = h("input", { type: "checkbox", id: "length", onchange: () => go({ length: equal.checked ? "1" : null, tier: null, category: null }) });
     const search = h("input", { type: "search", id: "q", placeholder: "model name", oninput: () => go({ q: search.value }, { replace: true }) });
     const ranked = h("select", { id: "ranked", onchange: () => go({ by: ranked.value }) });
-    const first = h("div", { class: "card" }), trade = h("div", {}), body = h("div", {}), said = h("ul", { class: "notes" });
+    const first = h("div", { class: "card" }), body = h("div", {}), said = h("ul", { class: "notes" });
     const label = (text, input) => h("label", {}, text, input);
     const { sentences, size } = data.verdict, warnings = data.models.flatMap((m) => (m.warnings || []).map((text) => `${m.name} ${text}.`));
     const link_ = h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "link");
@@ -215,9 +202,9 @@
     h("div", { class: "reading" }, h("details", { id: "how" }, h("summary", {}, "How to read this"),
         h("p", {}, "Both answers of a pair are good; one follows what this user wants, the other does not. A reward model knows whose preference it judges only if it is right more often with the user's own history (●) than with somebody else's (◇): the difference is its control. A user-blind model has a control of 0, however accurate it is."),
         h("p", {}, "“Not shown” means that this test could not tell the difference from chance, not that there is none. Ranks such as 2–4 are all the places that the tests leave open. Models for comparison never see the user, or are shown the rubric: what they reach is a reference, neither a floor nor a ceiling.")),
-      h("div", { class: "controls" }, label("Ranked by", ranked), label("Search", search))), first, trade, numbers];
+      h("div", { class: "controls" }, label("Ranked by", ranked), label("Search", search))), first, numbers];
 
-    function update(board, state, second) {
+    function update(board, state) {
       const v = view(data, state), all = ways(data, board), m = all.find((w) => w.key === state.by) || all.find((w) => w.key === (data.ranked || data.shown));
       options(ranked, all.map((w) => [w.key, w.label]), m.key);
       options(condition, data.conditions.map((c) => [c, `${c}: ${data.meanings[c]}`]), v.condition);
@@ -227,7 +214,6 @@
       equal.checked = v.slice === LENGTH;
       if (search.value !== v.q) search.value = v.q;
       put(first, chart(data, board, m, state));
-      put(trade, plane(data, board, second));
       numbers.open = Boolean(state.numbers || IN_NUMBERS.some((key) => state[key]));
       current = grid(data, board, v);
       put(body, h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "All numbers" }, current.drawn));
@@ -249,9 +235,6 @@
       put("headline", data.verdict.headline);
       put("board", drawn.parts);
     }
-    const [to, cost] = data.plane, also = data.has.includes(to) && [data, ...site.datasets].find((d) => d.has.includes(cost) && d.about.name === data.about.name);
-    drawn.update(board, state, also ? { data: also, board: await prb.load(`${also.id}/board`) } : null);
-    const svg = document.querySelector("#plane svg");
-    if (svg) results.untangle(svg);
+    drawn.update(board, state);
   });
 })();

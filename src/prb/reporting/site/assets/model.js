@@ -62,18 +62,6 @@
     return card("By length of the history", estimates(keyed(bins), condition), soft(said));
   }
 
-  function effectOfK(d, model, condition) {
-    if (d.other_k.length) {
-      const series = [{ name: "profile", kind: "profile", points: d.other_k.map((r) => ({ x: r.k, y: r.value, low: r.low, high: r.high, label: r.run, named: false })) }];
-      return card("Effect of k posts", charts.plot({ series, x: { label: "posts shown (k)", ticks: d.other_k.map((r) => r.k) }, y: { label: "accuracy, %", text: (v) => percent(v, 0) }, width: results.room(520), height: 260,
-        title: "Accuracy by number of posts shown", alt: `Accuracy by number of posts shown: ${d.other_k.map((r) => `k ${r.k}: ${interval(r)}`).join("; ")}` }),
-      soft("The same rows in several runs, condition profile; bands are 95 % intervals."));
-    }
-    const bins = d.conditions[condition].by_posts;
-    return card("Effect of k posts", soft(`This needs several runs: this one showed up to ${model.k} posts. Evaluate with other values of --k into other folders and pass all of them to prb report.`),
-      bins && bins.length > 1 ? [soft("By number of posts shown. Fewer posts mean users with a shorter history, not less of the same history:"), estimates(keyed(bins), condition)] : null);
-  }
-
   function users(d, names, condition, explore) {
     const means = d.conditions[condition].people, known = means.map((m, n) => ({ mean: m, n })).filter((p) => p.mean !== null);
     if (!known.length) return card("By user", soft("No pair was answered."));
@@ -133,11 +121,6 @@
       soft("Deciles of |margin| with 95 % intervals; equal margins stay together. If margins mean anything, the curve rises.")] : soft("All margins have the same size, so size says nothing about being right."));
   }
 
-  function about(model) {
-    const { kind, size, license, date, link: where } = model.card || {}, found = [kind, size && `${size} parameters`, license && `license ${license}`, date && `released ${date}`].filter(Boolean);
-    return model.card ? h("p", { id: "card" }, found.join(" · "), where ? [found.length ? " · " : "", h("a", { href: where, rel: "noreferrer" }, where)] : null) : null;
-  }
-
   function failures(d, condition, explore, ids) {
     const reasons = d.conditions[condition].reasons;
     if (!reasons.length) return card("Failures", soft("None under this condition."));
@@ -174,10 +157,10 @@
     document.title = `${model.name} · ${site.title}`;
     put("model", h("h1", {}, model.name),
       h("p", { class: "soft" }, `${data.label}. Run ${model.run}; ${[model.source, model.seen].filter(Boolean).join(", ")}${model.source === "live" && !model.blind ? `, up to ${model.k} picked by ${model.ranker}` : ""}${model.protocol === "paper" ? "; procedure of the paper's scripts" : ""}. `,),
-      about(model), h("div", { class: "controls" }, h("label", {}, "Model", choose), h("label", {}, "Condition", under),
+      h("div", { class: "controls" }, h("label", {}, "Model", choose), h("label", {}, "Condition", under),
         h("span", { class: "end" }, h("a", { href: explore({ show: "wrong" }) }, "pairs it gets wrong"), h("a", { href: link({ data: data.id, a: model.name, condition }, "compare.html") }, "compare with another model"))),
       head(model, d, condition),
       h("div", { class: "cards" }, conditions(d), contrasts(d, data), groups(d, condition, explore, data), history(d, condition, data.missing), users(d, names, condition, explore),
-        margins(d, condition), calibration(d, condition), length(d, condition), position(d, condition), model.source === "live" && !model.blind ? effectOfK(d, model, condition) : null, failures(d, condition, explore, pairs.ids), cost(d)));
+        margins(d, condition), calibration(d, condition), length(d, condition), position(d, condition), failures(d, condition, explore, pairs.ids), cost(d)));
   });
 })();

@@ -3,7 +3,7 @@
 
 (() => {
   const { h, put } = prb;
-  const section = (result) => h("section", { "aria-label": `${result.kind}: ${result.name}` }, h("h2", {}, `${result.kind}: ${result.name}`),
+  const section = (kind) => (result) => h("section", { "aria-label": `${kind}: ${result.name}` }, h("h2", {}, `${kind}: ${result.name}`),
     result.tables.map((t) => h("div", { class: "card" }, results.textTable(t))));
-  prb.run(async () => put("other", (await prb.load("other")).map(section)));
+  prb.run(async () => put("other", Object.entries(await prb.load("other")).map(([kind, found]) => found.map(section(kind)))));
 })();

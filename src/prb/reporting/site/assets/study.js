@@ -118,5 +118,5 @@
     return h("details", {}, h("summary", {}, `All ${rows.length} items`), h("p", { class: "soft" }, "Votes and ratings: labeled answer : other answer (: neither)."), h("div", { class: "wide" }, prb.table(columns, rows)));
   }
 
-  prb.run(async () => put("study", (await prb.load("study")).map(study)));
+  prb.run(async () => put("study", (await prb.load("study")).agreement.map(study)));
 })();
