@@ -89,25 +89,25 @@ class Transformers:
         self._checkpoint = checkpoint
         self._model, self._tokenizer = checkpoint.model, checkpoint.tokenizer
         self._model.generation_config = generation()  # a repository's penalties and top-k are not what was asked for
-        self._ends, self._context = checkpoint.ends, checkpoint.max_length
-        self._pad = next((t for t in (self._tokenizer.pad_token_id, *self._ends) if t is not None), 0)
+        self.ends, self.context = checkpoint.ends, checkpoint.max_length
+        self._pad = next((t for t in (self._tokenizer.pad_token_id, *self.ends) if t is not None), 0)
         self._stop = () if self._tokenizer.chat_template else PLAIN_STOP
         self._batch = batch if checkpoint.sharing.padding else 1
         self._states, _ = output_states(checkpoint)
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        rows = [self._row(request) for request in requests]
+        rows = [self.begin(request) for request in requests]
         results: dict[int, Completion | Failure] = {n: row for n, row in enumerate(rows) if isinstance(row, Failure)}
         waiting = {n: row for n, row in enumerate(rows) if isinstance(row, Row)}
         self._weigh([row for row in waiting.values() if row.limit == 1 and row.request.sampling.top_logprobs])
-        for group in self._groups({n: row for n, row in waiting.items() if not row.ended}):
-            self._generate([waiting[n] for n in group])
+        for group in self.groups({n: row for n, row in waiting.items() if not row.ended}):
+            self.generate([waiting[n] for n in group])
         results.update({n: self._completion(row) for n, row in waiting.items()})
         return [results[n] for n in range(len(requests))]
 
     def _weigh(self, rows: Sequence[Row]) -> None:
         """Rows of one token, as judges ask for whose verdict is its log-probabilities: what several prompts begin with
-        is read once. A model whose states do not give its logits leaves them to `_generate`."""
+        is read once. A model whose states do not give its logits leaves them to `generate`."""
         from prb.engine.heads import output_logits
         from prb.engine.states import bundle
 
@@ -123,29 +123,30 @@ class Transformers:
         last = self._states.run(bundles, lambda states, *_: output_logits(self._model, states[-1]).float())
         for group, logits in zip(groups, last, strict=True):
             for row, of_row in zip(group, logits, strict=True):
-                self._write(row, of_row)
+                self.write_token(row, of_row)
 
-    def _groups(self, waiting: dict[int, Row]) -> Iterator[list[int]]:
+    def groups(self, waiting: dict[int, Row]) -> Iterator[list[int]]:
         """Similar lengths together. Log-probabilities are reported to the last digit, so those rows go alone."""
         alone = [n for n, row in waiting.items() if row.request.sampling.top_logprobs]
         yield from ([n] for n in alone)
         rest = sorted(set(waiting) - set(alone), key=lambda n: (len(waiting[n].prompt), n))
         yield from chunks(rest, self._batch)
 
-    def _row(self, request: Request) -> Row | Failure:
+    def begin(self, request: Request) -> Row | Failure:
+        """The request as a row that nothing is written in yet."""
         import torch
 
-        prompt = self._prompt(request.chat)
+        prompt = self.prompt_tokens(request.chat)
         if isinstance(prompt, Failure):
             return prompt
-        if len(prompt) >= self._context:
-            return Failure("prompt longer than the context", f"{len(prompt)} tokens, context {self._context}")
+        if len(prompt) >= self.context:
+            return Failure("prompt longer than the context", f"{len(prompt)} tokens, context {self.context}")
         sampling = request.sampling
         generator = torch.Generator().manual_seed(sampling.seed % 2**63) if sampling.temperature > 0 else None
-        limit = max(1, min(sampling.max_tokens, self._context - len(prompt)))
+        limit = max(1, min(sampling.max_tokens, self.context - len(prompt)))
         return Row(request, prompt, limit, generator, begun=opened_by(self._tokenizer.decode(prompt[-LAST:])))
 
-    def _prompt(self, chat: Chat) -> Tokens | Failure:
+    def prompt_tokens(self, chat: Chat) -> Tokens | Failure:
         try:
             text = write_prompt(self._tokenizer, chat, **self._template)
             tokens = self._tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -153,7 +154,7 @@ class Transformers:
             return Failure("chat cannot be turned into a prompt", str(error))
         return one_bos(self._tokenizer, tokens) or Failure("empty prompt")
 
-    def _generate(self, rows: Sequence[Row]) -> None:
+    def generate(self, rows: Sequence[Row]) -> None:
         """The library runs the model and its caches; which token comes next and when a row ends is decided here."""
         import torch
 
@@ -162,7 +163,7 @@ class Transformers:
         def choose(_: Tensor, scores: Tensor) -> Tensor:
             for row, logits in zip(rows, scores, strict=True):
                 if not row.ended:
-                    self._write(row, logits.float())
+                    self.write_token(row, logits.float())
                     logits.fill_(-float("inf"))[row.written[-1]] = 0.0
             return scores
 
@@ -176,7 +177,7 @@ class Transformers:
             stopping_criteria=[ended],
         )
 
-    def _write(self, row: Row, logits: Tensor) -> None:
+    def write_token(self, row: Row, logits: Tensor) -> None:
         sampling = row.request.sampling
         if sampling.top_logprobs and not row.written and not row.begun:
             best = logits.log_softmax(-1).topk(min(sampling.top_logprobs, len(logits)))
@@ -185,24 +186,24 @@ class Transformers:
         noise = None if row.generator is None else gumbel(len(logits), row.generator).to(logits)
         token = draw(logits, noise, sampling)
         row.written.append(token)
-        if token in self._ends or self._cut(row)[1]:
+        if token in self.ends or self.cut(row)[1]:
             row.ended = "stop"
         elif len(row.written) >= row.limit:
             row.ended = "length"
 
-    def _cut(self, row: Row) -> tuple[str, bool]:
+    def cut(self, row: Row) -> tuple[str, bool]:
         """The text up to the first stop string, and whether there is one."""
         stops = [stop for stop in (*row.request.sampling.stop, *self._stop) if stop]
         if not stops and not row.ended:
             return "", False
-        written = [token for token in row.written if token not in self._ends]
+        written = [token for token in row.written if token not in self.ends]
         text: str = self._tokenizer.decode(written, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         at = min((place for stop in stops if (place := text.find(stop)) >= 0), default=-1)
         return (text, False) if at < 0 else (text[:at], True)
 
     def _completion(self, row: Row) -> Completion:
         return Completion(
-            text=row.begun + self._cut(row)[0],
+            text=row.begun + self.cut(row)[0],
             prompt_tokens=len(row.prompt),
             completion_tokens=len(row.written),
             first=row.first,

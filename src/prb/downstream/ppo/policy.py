@@ -138,38 +138,38 @@ class Policy(Transformers):
 
     def write(self, requests: Sequence[Request | Failure]) -> list[Answer | Failure]:
         """One answer per request; a failure stays one."""
-        rows = [request if isinstance(request, Failure) else self._row(request) for request in requests]
+        rows = [request if isinstance(request, Failure) else self.begin(request) for request in requests]
         waiting = {n: row for n, row in enumerate(rows) if isinstance(row, Row)}
         self._forbid_empty = True
         try:
-            for group in self._groups(waiting):
-                self._generate([waiting[n] for n in group])
+            for group in self.groups(waiting):
+                self.generate([waiting[n] for n in group])
         finally:
             self._forbid_empty = False
         return [
-            Answer(row.prompt, row.written, clean(self._cut(row)[0]), row.ended == "length")
+            Answer(row.prompt, row.written, clean(self.cut(row)[0]), row.ended == "length")
             if isinstance(row, Row)
             else row
             for row in rows
         ]
 
-    def _write(self, row: Row, logits: Tensor) -> None:
+    def write_token(self, row: Row, logits: Tensor) -> None:
         if self._forbid_empty and not row.written:
-            logits = logits.index_fill(0, torch.tensor(sorted(self._ends), device=logits.device), NEVER)
-        super()._write(row, logits)
+            logits = logits.index_fill(0, torch.tensor(sorted(self.ends), device=logits.device), NEVER)
+        super().write_token(row, logits)
 
     def fitted(self, view: Views | Failure, config: PpoConfig) -> tuple[Query, int] | Failure:
         """The policy's query, cut to `max_prompt` and to the room this model's context leaves beside the answer; and
         how many posts were cut."""
         if isinstance(view, Failure):
             return view
-        first = self._prompt(policy_chat(view.policy, config.policy_prompt))
+        first = self.prompt_tokens(policy_chat(view.policy, config.policy_prompt))
         if isinstance(first, Failure):
             return first
-        limit = min(config.max_prompt, self._context - config.max_tokens)
+        limit = min(config.max_prompt, self.context - config.max_tokens)
 
         def fits(shorter: Query) -> bool:
-            made = self._prompt(policy_chat(shorter, config.policy_prompt))
+            made = self.prompt_tokens(policy_chat(shorter, config.policy_prompt))
             return not isinstance(made, Failure) and len(made) <= limit
 
         return (view.policy, 0) if len(first) <= limit else fit(view.policy, fits)
