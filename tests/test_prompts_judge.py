@@ -111,9 +111,7 @@ def test_every_style_has_a_prompt_with_its_slots_and_the_form_it_reads(name: str
     assert prompt.startswith(load("material").strip())
 
 
-@pytest.mark.parametrize(
-    "name", ["plan_aspects", "plan_checklist", "persona_hypotheses", "persona_verify", "persona_write"]
-)
+@pytest.mark.parametrize("name", ["plan_aspects", "plan_checklist"])
 def test_planner_prompts_are_filled_completely(name: str) -> None:
     prompt = with_material(load(name), **dict.fromkeys(slots(load(name)), "{x}"))
     assert re.findall(r"\{(\w+)\}", prompt) == ["x"] * len(re.findall(r"\{\w+\}", load(name)))

@@ -59,7 +59,7 @@ every_verb = pytest.mark.parametrize("job", tuple(JOBS) if SHARE else LIGHT, ind
 some_verbs = pytest.mark.parametrize("job", tuple(JOBS) if SHARE else ("evaluate", "bon"), indirect=True)
 
 
-@some_verbs
+@every_verb
 def test_killed_at_random_moments_a_job_ends_the_same(job: Undisturbed) -> None:
     draws, kills, longest = random.Random(job.verb), 0, job.seconds
     while kills < times(2, 20):
