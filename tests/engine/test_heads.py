@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from prb.engine.chat import Chat, Text
-from prb.engine.heads import HiddenStates, LastToken
+from prb.engine.heads import HiddenStates, LastToken, output_logits
 from prb.engine.load import Checkpoint, Loading, load
 from prb.errors import BadInput
 from prb.models import MODELS
@@ -287,3 +287,18 @@ def test_a_forward_pass_without_one_row_per_text_is_refused(tmp_path: Path) -> N
 
 def test_an_output_layer_that_is_the_embedding_is_not_missing(tmp_path: Path) -> None:
     assert MODELS.make(f"likelihood?lm={tiny.save(tmp_path / 'lm', 'gemma')}").score(ASKS)
+
+
+def test_the_largest_logits_of_16_bit_weights_are_not_rounded_to_16_bits(tmp_path: Path) -> None:
+    """At the size of a logit, steps of bf16 are as large as what a judge weighs."""
+    model = load(str(tiny.save(tmp_path, "llama")), "causal", Loading(dtype="bf16")).model
+    layer = model.get_output_embeddings()
+    states = 40 * torch.randn(3, layer.in_features, generator=torch.Generator().manual_seed(0)).bfloat16()
+    with torch.inference_mode():
+        expected, rounded = states.float() @ layer.weight.float().T, output_logits(model, states)
+        exact = output_logits(model, states, best=5)
+    top = rounded.topk(5).indices
+    assert torch.allclose(exact.gather(-1, top), expected.gather(-1, top), rtol=1e-5)
+    assert (rounded.float() - expected).abs().max() > 1e-3
+    rest = torch.ones_like(exact, dtype=torch.bool).scatter(-1, top, False)
+    assert torch.equal(exact[rest], rounded.float()[rest])

@@ -227,9 +227,18 @@ class AnswerLogp:
         return [[float(logp) for logp in row] for row in rows]
 
 
-def output_logits(model: Any, states: Tensor) -> Tensor:
-    """The model's own last step, with the scalings that some architectures apply."""
-    config, logits = model.config.get_text_config(), model.get_output_embeddings()(states)
+def output_logits(model: Any, states: Tensor, *, best: int = 0) -> Tensor:
+    """The model's own last step, with the scalings that some architectures apply. So many of the `best` logits are
+    computed in 32 bits: 16 leave steps of 1/8 between large ones, which would tie what a judge weighs."""
+    config, output = model.config.get_text_config(), model.get_output_embeddings()
+    logits = output(states)
+    if best and logits.element_size() < 4 and isinstance(output, torch.nn.Linear):
+        top = logits.topk(min(best, logits.shape[-1])).indices
+        weights = torch.nn.functional.embedding(top, output.weight).float()
+        exact = (weights @ states.float().unsqueeze(-1)).squeeze(-1)
+        if output.bias is not None:
+            exact += output.bias[top].float()
+        logits = logits.float().scatter(-1, top, exact)
     if getattr(config, "logits_scaling", None):
         logits = logits / config.logits_scaling
     if getattr(config, "logit_scale", None):

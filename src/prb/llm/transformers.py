@@ -33,6 +33,8 @@ LAST = 16
 NEVER = -float("inf")
 SHARED = 0.4
 """The share of a prompt that must be another one's beginning, too, for the two to be read together."""
+EXACT = 64
+"""Of so many tokens the logits are computed in 32 bits where a judge weighs them."""
 
 
 @LLMS.register("transformers")
@@ -85,7 +87,8 @@ class Transformers:
         from prb.engine.heads import output_states
 
         self._template = template or {}
-        self.fingerprint = f"transformers-{checkpoint.fingerprint}{options_suffix(self._template)}"
+        exact = "-exact" if checkpoint.model.dtype.itemsize < 4 else ""  # replies from before it differ
+        self.fingerprint = f"transformers-{checkpoint.fingerprint}{options_suffix(self._template)}{exact}"
         self._checkpoint = checkpoint
         self._model, self._tokenizer = checkpoint.model, checkpoint.tokenizer
         self._model.generation_config = generation()  # a repository's penalties and top-k are not what was asked for
@@ -120,7 +123,7 @@ class Transformers:
             else:
                 groups.append([row])
         bundles = [bundle([row.prompt for row in group]) for group in groups]
-        last = self._states.run(bundles, lambda states, *_: output_logits(self._model, states[-1]).float())
+        last = self._states.run(bundles, lambda states, *_: output_logits(self._model, states[-1], best=EXACT).float())
         for group, logits in zip(groups, last, strict=True):
             for row, of_row in zip(group, logits, strict=True):
                 self.write_token(row, of_row)
