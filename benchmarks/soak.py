@@ -112,9 +112,9 @@ async def watch(seconds: float, kill: Callable[[], None], pid: Callable[[], int]
 
 def soak_study(seconds: float, place: Callable[[], AbstractContextManager[tuple[Path, str]]]) -> list[str]:
     with place() as (folder, where):
-        rate = ANNOTATORS / THINK / 2  # judgements per second at most
-        judgements = int(rate * seconds) // 1000 * 1000 + 1000
-        tokens = make_study(folder, where, annotators=ANNOTATORS, judgements=judgements)
+        rate = ANNOTATORS / THINK / 2  # judgments per second at most
+        judgments = int(rate * seconds) // 1000 * 1000 + 1000
+        tokens = make_study(folder, where, annotators=ANNOTATORS, judgements=judgments)
         server, crowd = Server(where), Crowd()
 
         def kill() -> None:

@@ -44,7 +44,7 @@ from prb.models import MODELS
 from prb.models.baselines import AspectMatch, Embedding
 from prb.models.personal.features import Features, encoded_texts, make_features
 from prb.models.personal.head import Personal, fingerprint, read
-from prb.models.scripted import Noisy
+from prb.models.scripted import Noisy, ScriptedScorer
 from prb.progress import Progress, watch
 from prb.reporting.figures import scatter
 from prb.reporting.format import Table, markdown, number, p_equals
@@ -338,7 +338,8 @@ def reward_models(args: Args, progress: Progress) -> Iterator[tuple[str, dict[st
     for sd in (0.0, 0.1):
         models[f"wrong rubric sd={sd:g}"] = OtherQueries(Noisy(reads["minilm"], sd, 50), "wrong rubric", wrong)
     models["wrong posts"] = OtherQueries(Embedding(features["minilm"], 3), "shuffled", asked["shuffled"])
-    models |= {name: scorer(name) for name in ("random", "random?seed=1", "length", "shortest", "constant", "lexical")}
+    models |= {name: scorer(name) for name in ("random", "random?seed=1", "length", "constant", "lexical")}
+    models["shortest"] = ScriptedScorer(lambda ask: -float(len(ask.answer)), "shortest")
     models |= {f"aspect-match on {name}": OtherQueries(r, "plan", asked["plan"]) for name, r in reads.items()}
     yield "untrained", models
     for name, encoder in features.items():

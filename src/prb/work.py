@@ -513,7 +513,7 @@ class FailureConfig(Settings):
     fresh: bool = False
     """Start the folder over: what failed is asked again, what was answered comes from the cache."""
     dry_run: bool = False
-    """Ask nothing and write nothing: only estimate calls, tokens, dollars and time."""
+    """Ask nothing and write nothing: only estimate calls, tokens and dollars."""
 
 
 class Breaker:

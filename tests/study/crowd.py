@@ -125,7 +125,7 @@ async def storm(server: Server, tokens: list[str], total: int, kills: int) -> Cr
 
 
 def make_study(folder: Path, where: str, *, annotators: int, judgements: int) -> list[str]:
-    """A study of so many judgements; the invitations."""
+    """A study of so many judgments; the invitations."""
     import orjson
 
     from tests.conftest import make_row

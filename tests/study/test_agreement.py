@@ -192,7 +192,7 @@ def test_a_study_and_its_export_give_the_same_verdict(make: Make, tmp_path: Path
     assert msgspec.convert(written, AgreementSummary) == failed.value.result
 
 
-def test_what_holds_no_judgements_is_refused(make: Make, tmp_path: Path) -> None:
+def test_what_holds_no_judgments_is_refused(make: Make, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(orjson.dumps({"id": 1}) + b"\n")
     with pytest.raises(BadInput, match="does not hold judgments"):
         agree(AgreeConfig(study=str(tmp_path / "x.jsonl")))

@@ -37,7 +37,7 @@ def test_no_page_says_which_answer_is_which(make: Make) -> None:
             person.follow(person.action, AFTER)
 
 
-def test_a_judgement_is_kept_in_all_its_parts(make: Make) -> None:
+def test_a_judgment_is_kept_in_all_its_parts(make: Make) -> None:
     study = make([make_row(1)], annotators=1, overlap=1, checks=0)
     before = {**BEFORE, "A-correctness": "2", "B-helpfulness": "5", "prefer": "neither"}
     study.person().judge(before, {"prefer": "A", "difference": "quality"})
