@@ -68,10 +68,9 @@ def run(
     model: Numbers, path: Path, numbers: Sequence[int] = range(10), *, cache: Cache | None = None, **options: Any
 ) -> dict[int, float | str | None]:
     """What each number's reply is, in a run that may have been begun before."""
-    limits = {name: options.pop(name) for name in ("afford", "max_transient") if name in options}
     with Replies(path, cache, **options) as replies:
         asked = CalledModel.of("numbers", model, "score")
-        batches = list(ask_missing(plan(numbers), replies, asked, Breaker(3), **limits))
+        batches = list(ask_missing(plan(numbers), replies, asked, Breaker(3)))
         assert [number for batch in batches for number in batch] == list(numbers)
         found = {number: replies[b"key %d" % number] for number in numbers}
     return {number: reply.failure or reply.value for number, reply in found.items()}  # type: ignore[misc]
@@ -189,12 +188,6 @@ def test_a_used_up_budget_stops_the_run_and_keeps_what_was_answered(tmp_path: Pa
     model = Numbers()
     assert run(model, tmp_path / "r") == EXPECTED
     assert sorted(model.asked) == [4, 6, 7, 8, 9]
-
-
-def test_a_batch_is_cut_to_what_can_be_paid(tmp_path: Path) -> None:
-    model = Numbers()
-    assert run(model, tmp_path / "r", afford=lambda calls: min(2, len(calls))) == EXPECTED
-    assert max(map(len, model.batches)) == 2
 
 
 def test_a_slow_model_computes_a_batch_in_parts(tmp_path: Path) -> None:

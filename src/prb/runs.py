@@ -144,14 +144,14 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 class RunFolder:
     """The one writer of a run.
 
-        with RunFolder(out, identity, journals=(OUTCOMES,)) as run:
+        with RunFolder(out, identity) as run:
             run.confirm_model(spec, fingerprint)
             run.finish({SUMMARY: summary})
 
-    `identity` is everything that must be the same for a run to be resumed. `growing` names the file that holds what was
-    done so far; `scratch` files that are worthless without it. `fresh` forgets an earlier run
-    in the folder; `None` in verbs that cannot. `extendable` says of parts of the identity, such as `evaluate.limit`,
-    which new value includes an old one: replies stay what they are, and results are derived again.
+    `identity` is everything that must be the same for a run to be resumed. `scratch` are files that are worthless
+    without replies. `fresh` forgets an earlier run in the folder; `None` in verbs that cannot. `extendable` says of
+    parts of the identity, such as `evaluate.limit`, which new value includes an old one: replies stay what they are,
+    and results are derived again.
     """
 
     def __init__(
@@ -159,7 +159,6 @@ class RunFolder:
         folder: Path,
         identity: Mapping[str, Any],
         *,
-        growing: str = REPLIES,
         scratch: Sequence[str] = (),
         fresh: bool | None = None,
         extendable: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType({}),
@@ -168,7 +167,7 @@ class RunFolder:
         self.identity = identity
         self.extended = ""
         """What this process adds to the run that it found, for people."""
-        self._growing, self._scratch, self._fresh, self._extendable = growing, scratch, fresh, extendable
+        self._scratch, self._fresh, self._extendable = scratch, fresh, extendable
         self._lock = FileLock(folder / LOCK)
 
     def __enter__(self) -> Self:
@@ -192,10 +191,10 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._lock.release()
-        growing = self.folder / self._growing
-        if error is None or (growing.exists() and growing.stat().st_size):
+        replies = self.folder / REPLIES
+        if error is None or (replies.exists() and replies.stat().st_size):
             return
-        worthless = (*self._scratch, self._growing, LOCK, CONFIG)
+        worthless = (*self._scratch, REPLIES, LOCK, CONFIG)
         if all(entry.name in worthless for entry in self.folder.iterdir()):
             with suppress(OSError):  # a read-only folder
                 for name in worthless:
@@ -231,11 +230,11 @@ class RunFolder:
     def _adopt(self) -> None:
         """Write the identity into a new folder, or compare it with the one that is there."""
         for entry in list(self.folder.iterdir()):
-            if is_draft(entry):  # left by a process that was killed
+            if entry.match(".*.part") or entry.match(".*.old"):  # left by a process that was killed
                 _delete(entry)
         path = self.folder / CONFIG
         if self._fresh and path.exists():
-            for name in (SUMMARY, USERS, OUTCOMES, *self._scratch, self._growing, CONFIG):  # last what says it is a run
+            for name in (SUMMARY, USERS, OUTCOMES, *self._scratch, REPLIES, CONFIG):  # last what says it is a run
                 (self.folder / name).unlink(missing_ok=True)
             write_json(path, {"format": FORMAT, **self.identity})
         elif not path.exists():
@@ -291,10 +290,6 @@ def read_result(folder: Path, name: str) -> Any:
 def content_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def is_draft(path: Path) -> bool:
-    return path.name.startswith(".") and path.name.endswith((".part", ".old"))
 
 
 def remove(path: Path) -> None:

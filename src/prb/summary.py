@@ -363,23 +363,28 @@ class RatingResult(_Result, kw_only=True, omit_defaults=True):
         return self.n + self.failed
 
 
-class Contrast(Struct, kw_only=True):
-    """A metric that compares conditions, of one model."""
+class Paired(Struct, kw_only=True):
+    """A difference of two sides, paired by row, and its test. In files, what it is of stands before it."""
 
-    model: str
-    kind: str
-    """The key of the metric."""
     value: float | None = None
     low: float | None = None
     high: float | None = None
     p: float | None = None
     n: int = 0
     dropped: int = 0
-    """Rows without an answer under one of the conditions."""
+    """Rows without an answer on one of the sides."""
     test: str = "none"
     smallest_detectable: float | None = None
     """The true difference that 80 % of repetitions would find significant at the 5 % level."""
     p_holm: float | None = None
+
+
+class Contrast(Paired):
+    """A metric that compares conditions, of one model."""
+
+    model: str
+    kind: str
+    """The key of the metric."""
 
     @property
     def condition(self) -> str | None:

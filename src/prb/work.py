@@ -356,14 +356,12 @@ def ask_missing(
     called: CalledModel,
     breaker: Breaker,
     *,
-    afford: Callable[[Sequence[Call]], int] = len,
     max_transient: int | None = None,
 ) -> Iterator[T]:
     """Every batch of a plan, in order, once all its calls have a reply.
 
     What several calls ask is asked once. With several workers, batches are computed in threads and stored as they
-    finish. `afford` says how many of some calls may be made at once; it raises if not even one may be.
-    `max_transient` is how many failures of the endpoint, without a reply in between, stop the run.
+    finish. `max_transient` is how many failures of the endpoint, without a reply in between, stop the run.
 
     If the model cannot be reached or the budget is used up, this raises, and what was answered is kept.
     """
@@ -381,8 +379,8 @@ def ask_missing(
 
     def ask(of_batch: tuple[T, list[Call]]) -> None:
         calls = of_batch[1]
+        size = called.at_once or len(calls)
         while calls:
-            size = min(afford(calls), called.at_once or len(calls))
             compute(calls[:size])
             calls = calls[size:]
 

@@ -66,7 +66,7 @@ from prb.runs import SUMMARY, Finished, RunFolder, write_lines
 from prb.stats.credit import curves, headroom, kl_bound, overoptimization, powers
 from prb.stats.estimate import Floats, average, codes
 from prb.stats.paired import correct, difference
-from prb.summary import DatasetAbout, needs_donors
+from prb.summary import DatasetAbout, Paired, needs_donors
 from prb.types import Comparer, Failure, Pair, Query, RewardModel, Scorer
 from prb.work import Breaker, CalledModel, FailureConfig, open_replies, refuse_failures, share_problem
 
@@ -384,21 +384,12 @@ class ModelResult(Struct, frozen=True, kw_only=True):
     failures: dict[str, int]
 
 
-class BonContrast(Struct, frozen=True, kw_only=True):
+class BonContrast(Paired):
     """Two models at the largest k, paired by query; or a model and `CHANCE`."""
 
     model_a: str
     model_b: str
     k: int
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
-    n: int
-    dropped: int
-    test: str
-    smallest_detectable: float | None = None
 
 
 class QueryCounts(Struct, frozen=True, kw_only=True):

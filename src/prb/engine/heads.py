@@ -68,11 +68,8 @@ class LastToken:
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
         head, checkpoint = self._head, self._checkpoint
         if head is None:
-
-            def read(output: Any, row: int, _: Text) -> Tensor:
-                return _row(output, row)
-
-            return run_whole(checkpoint, checkpoint.model, groups, read, self.sharing, pad=self._pad or 0)
+            whole, pad = checkpoint.model, self._pad or 0
+            return run_whole(checkpoint, whole, groups, lambda out, row, _: _row(out, row), self.sharing, pad=pad)
 
         def last_token(text: Text) -> tuple[int, int]:
             end = len(_without_padding(text.ids, self._pad))

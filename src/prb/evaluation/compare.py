@@ -14,7 +14,7 @@ from prb.errors import BadInput
 from prb.evaluation.outcomes import Outcomes, read_outcomes
 from prb.stats.estimate import Floats, Ints, codes, is_exact
 from prb.stats.paired import UNTESTED, correct, difference, flip_rate
-from prb.summary import Summary
+from prb.summary import Paired, Summary
 
 Cell = tuple[str, str]
 """Model and condition."""
@@ -38,23 +38,14 @@ class CompareConfig(Settings):
     """Which model of the second run."""
 
 
-class TwoModels(Struct, kw_only=True):
-    """Two models under one condition, paired by row."""
+class TwoModels(Paired):
+    """Two models under one condition."""
 
     condition: str
     model_a: str
     model_b: str
     accuracy_a: float | None
     accuracy_b: float | None
-    value: float | None
-    low: float | None
-    high: float | None
-    p: float | None
-    p_holm: float | None
-    n: int
-    dropped: int
-    test: str
-    smallest_detectable: float | None
     changed_sides: float | None
     only_in_one: int
 

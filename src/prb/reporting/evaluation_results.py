@@ -550,7 +550,7 @@ def numbers_table(summaries: Mapping[str, Summary]) -> Table:
                 else:
                     row[key] = value
             rows.append(row)
-    return table_of("", rows)
+    return table_of(rows)
 
 
 # --- compare ---

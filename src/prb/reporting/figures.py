@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -22,8 +22,7 @@ from prb.reporting.format import Number, number, p_equals, shortened, stars
 from prb.reporting.results import MEASURES, BestOfN, Correlation, Run
 from prb.runs import write_bytes
 from prb.stats.paired import LEVEL
-from prb.summary import CONDITIONS, MAIN, METRICS, PairResult, Summary
-from prb.types import Estimate
+from prb.summary import CONDITIONS, MAIN, METRICS, Summary
 
 Draw = Callable[..., None]
 NAMED = 12
@@ -94,10 +93,10 @@ def series(position: int) -> dict[str, Any]:
     return {"color": SERIES[color], "marker": mark, "linestyle": DASHES[again % len(DASHES)]}
 
 
-def whiskers(estimates: Sequence[Any], scale: float = 100) -> list[list[float]]:
-    """Lengths below and above each value; none where an end is unknown."""
+def whiskers(estimates: Sequence[Any]) -> list[list[float]]:
+    """Lengths below and above each value, in points; none where an end is unknown."""
     ends = [(e.value, end) for e in map(Number.of, estimates) for end in (e.low, e.high)]
-    lengths = [0.0 if value is None or end is None else scale * abs(value - end) for value, end in ends]
+    lengths = [0.0 if value is None or end is None else 100 * abs(value - end) for value, end in ends]
     return [lengths[::2], lengths[1::2]]
 
 
@@ -111,18 +110,14 @@ def write_figure_of(run: Run, progress: Progress) -> None:
 
 
 # --- evaluate ---
-def of_condition(summary: Summary) -> list[PairResult]:
-    """Its results, the most accurate model first; models that never answered last."""
-    results = [result for result in summary.pairs if result.condition == summary.shown]
-    return sorted(results, key=lambda r: (r.accuracy.value is None, -(r.accuracy.value or 0)))
-
-
 def contrasts(summary: Summary, *paths: Path) -> None:
-    """Gain and control with their intervals; filled where Holm's p is below 5 %."""
+    """Gain and control with their intervals, the most accurate model first; filled where Holm's p is below 5 %."""
     present = [m for m in METRICS.values() if m.unit == "points" and any(c.kind == m.key for c in summary.contrasts)]
-    models = [result.model for result in of_condition(summary)]
+    results = [result for result in summary.pairs if result.condition == summary.shown]
+    results.sort(key=lambda r: (r.accuracy.value is None, -(r.accuracy.value or 0)))
+    models = [result.model for result in results]
     alt = f"Gain and control of {len(models)} models in points, with 95 % intervals. {_about(summary)}"
-    with drawing(*paths, width=7.5, height=_height(len(models), 1), alt=alt) as figure:
+    with drawing(*paths, width=7.5, height=1.3 + 0.26 * len(models), alt=alt) as figure:
         panels = figure.subplots(1, len(present), sharey=True, squeeze=False)[0]
         for axes, metric in zip(panels, present, strict=True):
             axes.axvline(0, color=SOFT, lw=0.9)
@@ -131,9 +126,8 @@ def contrasts(summary: Summary, *paths: Path) -> None:
                 contrast = summary.contrasts_of(model).get(metric.key)
                 if contrast and contrast.value is not None:
                     clear = contrast.p_holm is not None and contrast.p_holm < LEVEL
-                    _dots(
-                        axes, {place: contrast.estimate}, {"fmt": "o", "color": color, "mfc": color if clear else PAPER}
-                    )
+                    look = {"fmt": "o", "color": color, "mfc": color if clear else PAPER, "elinewidth": 1.1}
+                    axes.errorbar([100 * contrast.value], [place], xerr=whiskers([contrast]), **look)
                     above = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
                     axes.annotate(stars(contrast.p_holm), (100 * contrast.value, place), **above)
             axes.set_title(f"{metric.label}: {' − '.join(metric.needs)}")
@@ -147,23 +141,11 @@ def contrasts(summary: Summary, *paths: Path) -> None:
         figure.supxlabel(how, x=0.01, ha="left", fontsize=7, color=SOFT)
 
 
-def _dots(axes: Any, estimates: Mapping[float, Estimate], look: Mapping[str, Any], label: str = "") -> None:
-    """By place; those without a value are left out."""
-    known = {place: estimate for place, estimate in estimates.items() if estimate.value is not None}
-    values = [100 * (estimate.value or 0) for estimate in known.values()]
-    bars = whiskers(list(known.values()))
-    axes.errorbar(values, list(known), xerr=bars, elinewidth=1.1, label=label or None, **look)
-
-
 def _rows(axes: Any, models: Sequence[str]) -> None:
     axes.set_yticks(range(len(models)), [shortened(model) for model in models])
     axes.set_ylim(len(models) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid()
-
-
-def _height(models: int, lanes: int) -> float:
-    return 1.3 + models * (0.16 + 0.1 * lanes)
 
 
 def _about(summary: Summary) -> str:

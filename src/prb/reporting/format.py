@@ -136,11 +136,11 @@ def markdown(table: Table) -> str:
     return "\n".join([table.title, "", *(f"{line}\n" for line in table.lead), *head, *body, "", *table.notes]) + "\n"
 
 
-def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One column per key, in the order in which they appear; what is unknown is empty."""
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
     cells = [tuple("" if row.get(name) is None else str(row[name]) for name in columns) for row in rows]
-    return Table(title, columns, tuple(cells))
+    return Table("", columns, tuple(cells))
 
 
 def as_csv(table: Table) -> str:

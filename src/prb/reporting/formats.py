@@ -450,8 +450,8 @@ def write_tables(run: ExportedRun, out: Path) -> list[Path]:
     folder = run.evaluation.folder
     tables = {
         "estimates": numbers_table({folder.name: run.summary}),
-        "outcomes": table_of("", [_flat(outcome) for outcome in run.outcomes()]),
-        "users": table_of("", list(user_rows(UserTable.of_run(folder)))),
+        "outcomes": table_of([_flat(outcome) for outcome in run.outcomes()]),
+        "users": table_of(list(user_rows(UserTable.of_run(folder)))),
     }
     return [write_file(out / f"{name}.csv", as_csv(table).encode()) for name, table in tables.items()]
 

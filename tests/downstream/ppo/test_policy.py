@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_answers_of_a_batch_begin_in_the_same_column() -> None:
-    texts = pad_batch(PROMPTS, ANSWERS, pad=0)
+    texts = pad_batch(PROMPTS, ANSWERS)
     assert texts.ids.tolist() == [
         [5, 6, 7, 8, 9, 21, 22, 0, 0],
         [0, 0, 0, 11, 12, 23, 24, 25, 26],
@@ -51,9 +51,9 @@ def test_answers_of_a_batch_begin_in_the_same_column() -> None:
 
 
 def test_some_rows_lose_the_columns_that_only_others_need() -> None:
-    part = pad_batch(PROMPTS, ANSWERS, pad=0).rows(torch.tensor([2, 0]))
+    part = pad_batch(PROMPTS, ANSWERS).rows(torch.tensor([2, 0]))
     assert part.ids.tolist() == [[0, 0, 0, 0, 13, 27, 0], [5, 6, 7, 8, 9, 21, 22]]
-    alone = pad_batch(PROMPTS, ANSWERS, pad=0).rows(torch.tensor([2]))
+    alone = pad_batch(PROMPTS, ANSWERS).rows(torch.tensor([2]))
     assert (alone.ids.tolist(), alone.mask.tolist()) == ([[13, 27]], [[1]])
 
 

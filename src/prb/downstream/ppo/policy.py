@@ -200,11 +200,11 @@ class TokenBatch(NamedTuple):
         )
 
 
-def pad_batch(prompts: Sequence[Tokens], answers: Sequence[Tokens], pad: int = 0) -> TokenBatch:
-    """The padding token does not matter: attention and mask leave it out."""
+def pad_batch(prompts: Sequence[Tokens], answers: Sequence[Tokens]) -> TokenBatch:
+    """Which token pads does not matter: attention and mask leave it out."""
     left, right = max(map(len, prompts)), max(map(len, answers))
     pairs = list(zip(prompts, answers, strict=True))
-    ids = [[pad] * (left - len(p)) + [*p, *a] + [pad] * (right - len(a)) for p, a in pairs]
+    ids = [[0] * (left - len(p)) + [*p, *a] + [0] * (right - len(a)) for p, a in pairs]
     attention = [[0] * (left - len(p)) + [1] * (len(p) + len(a)) + [0] * (right - len(a)) for p, a in pairs]
     mask = [[1.0] * len(a) + [0.0] * (right - len(a)) for a in answers]
     return TokenBatch(torch.tensor(ids), torch.tensor(attention), torch.tensor(mask))

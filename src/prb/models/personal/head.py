@@ -326,9 +326,9 @@ def infer_codes(head: Head, features: Features, histories: Sequence[Sequence[Cho
     return head.infer(Pairs(view, of_chosen, of_rejected, np.array([choices[n][0] for n in usable])), len(histories))
 
 
-def query_of(pair: Pair, rank: Any, k: int, *, posts: bool = True) -> Query:
+def query_of(pair: Pair, rank: Any, k: int) -> Query:
     """As condition `profile` shows a pair; posts are only ranked where that makes a difference."""
-    shown = tuple(pair.profile) if posts else ()
+    shown = tuple(pair.profile)
     if len(shown) > k:
         shown = top_posts(pair.question, pair.profile, rank, k=k).posts
     return Query(question=pair.question, user=pair.user, posts=shown)
