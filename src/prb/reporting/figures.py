@@ -119,7 +119,7 @@ def of_condition(summary: Summary) -> list[PairResult]:
 
 def contrasts(summary: Summary, *paths: Path) -> None:
     """Gain and control with their intervals; filled where Holm's p is below 5 %."""
-    present = [m for m in METRICS.values() if m.unit == "points" and any(c.kind == m.key for c in summary.contrasts)]
+    present = [m for m in METRICS.values() if m.difference and any(c.kind == m.key for c in summary.contrasts)]
     models = [result.model for result in of_condition(summary)]
     alt = f"Gain and control of {len(models)} models in points, with 95 % intervals. {_about(summary)}"
     with drawing(*paths, width=7.5, height=_height(len(models), 1), alt=alt) as figure:

@@ -62,6 +62,15 @@ confident = Metric(
 )
 
 
+def _net_wins(rows: Rows) -> Estimate:
+    return rows.share(2 * rows.credit - 1)
+
+
+net_wins = Metric(
+    key="net_wins", label="net", says="share of pairs won minus share lost", of=_net_wins, unit="points", limits=(-1, 1)
+)
+
+
 def _newest(builder: QueryBuilder, item: Item, _plan: object) -> Built:
     """`with_history` keeps the conversation, honors `--history`, and leaves out posts that give the label away."""
     return builder.with_history(item, item.user, History(item.profile[-1:]))
