@@ -47,7 +47,7 @@ def describe(group: Group) -> dict[str, Any]:
     measured = {contrast.kind for contrast in group.summary.contrasts if contrast.value is not None}
     measured |= {key for result in results for key, value in result.metrics.items() if value is not None}
     ranked = "misapplication" if data.only_restraint and "misapplication" in measured else "control"
-    attributes = ("key", "label", "unit", "better", "tested", "needs")
+    attributes = ("key", "label", "unit", "better", "tested", "needs", "reference")
     metrics = [{**{name: getattr(m, name) for name in attributes}, "says": m.sentence} for m in columns()]
     return {
         "id": group.id,

@@ -62,8 +62,8 @@ confident = Metric(
 )
 
 
-def _net_wins(rows: Rows) -> Estimate:
-    return rows.share(2 * rows.credit - 1)
+def _net_wins(rows: Rows) -> float | None:
+    return 2 * float(rows.credit[rows.counted].mean()) - 1 if rows.counted.any() else None
 
 
 net_wins = Metric(
