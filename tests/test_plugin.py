@@ -46,13 +46,14 @@ def test_a_plugged_in_metric_and_condition_are_in_the_table_the_gate_the_site_an
     done = prb(*words, "--require", "confident@newest>=1", env=environment)
     assert done.returncode == 0, done.stderr
     header = next(line for line in done.stdout.splitlines() if line.startswith("model"))
-    assert header.split() == ["model", "newest", "profile", "confident", "failed"]
-    assert "confident: share of pairs won by more than 10 (coin: 0)." in done.stdout
+    assert header.split() == ["model", "newest", "profile", "confident", "net", "failed"]
+    assert "confident: share of pairs won by more than 10 (coin: 0); net: share of pairs won minus" in done.stdout
     gate = prb(*words, "--require", "confident@newest>1", env=environment)
     assert "confident@newest>1: briefest under newest has 1.0000" in gate.stderr
     assert prb("report", run, "--quiet", env=environment).returncode == 0
     site = tmp_path / "run" / "report"
     assert '"label":"confident"' in (site / "data" / "site.js").read_text("utf-8")
+    assert '"label":"net"' in (site / "data" / "site.js").read_text("utf-8")
     assert ".newest { --c: light-dark(#5b3fd0, #8f7bff); }" in (site / "assets" / "site.css").read_text("utf-8")
     assert prb("export", run, "--to", "csv", env=environment).returncode == 0
     assert ",confident," in (tmp_path / "run" / "export" / "csv" / "estimates.csv").read_text("utf-8").replace('"', "")

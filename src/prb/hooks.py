@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 
 from prb.config import Name, Rare, Repeated, Settings, config
 from prb.registry import Registry
-from prb.types import Outcome, visible
+from prb.types import UNMEASURED, Outcome, visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Tracker:
         spent = self._spent.setdefault(batch.model, {"failed": 0, "tokens": 0, "cost": 0.0})
         metrics: dict[str, float] = {}
         for outcome in batch.outcomes:
-            spent["failed"] += outcome.failure is not None
+            spent["failed"] += outcome.failure is not None and outcome.failure_kind != UNMEASURED
             spent["tokens"] += outcome.tokens
             spent["cost"] += outcome.cost
             if outcome.credit is not None:

@@ -1,9 +1,9 @@
 """What an evaluation found: `summary.json` and `users.json`, typed. And the two registries everything is shown from.
 
-A `Metric` and a `Condition` are each one object, declared once. The terminal table, the site, `prb compare`, exports,
-`--require` and the glossary read the registries, so a new one needs its declaration and nothing else. Ours are in
-`evaluation/metrics.py` and `evaluation/conditions.py`; other packages declare theirs under the entry-point groups
-`prb.metrics` and `prb.conditions`.
+A `Metric` and a `Condition` are each one object, declared once. The terminal table, the site, exports, `--require` and
+the glossary read the registries, so a new one needs its declaration and nothing else; `prb compare` compares accuracy
+only. Ours are in `evaluation/metrics.py` and `evaluation/conditions.py`; other packages declare theirs under the
+entry-point groups `prb.metrics` and `prb.conditions`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class Metric:
     better: Literal["higher", "lower", "neither"] = "higher"
     needs: tuple[str, ...] = ()
     """The conditions it compares. Without them it is unknown, shown as a dash and never as 0."""
+    difference: bool = False
+    """Whether it is accuracy under the first of two `needs` minus that under the second. Only these have a panel in
+    the figure, and ranks on the site."""
     tested: bool = False
     """Whether it has a p: shown as stars, after Holm's correction over the models and contrasts it is shown with."""
     limits: tuple[float, float] = (0.0, 1.0)
@@ -75,6 +78,8 @@ class Condition:
     """Whether it applies to any row of a dataset; if not, it is not run by default."""
     donors: bool = False
     """Whether it needs the histories of other users."""
+    planned: bool = False
+    """Whether the planner runs for it; what it inferred is the `plan` of `build`."""
     color: str = "#4d4a12"
     dark: str = "#f0dc5a"
     """The color on dark paper."""

@@ -90,7 +90,7 @@ class Aspect(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """All that a reward model may see. There is no field for rubric or narrative, so those cannot leak."""
+    """All that a reward model may see. It has no rubric and no narrative; only `oracle` shows the rubric, as `plan`."""
 
     question: str
     """The message to be answered."""

@@ -149,9 +149,9 @@ _KEY, _REPLY, _ENCODER = msgspec.json.Decoder(_Key), msgspec.json.Decoder(Reply)
 class Replies:
     """Replies by key, in a file that only grows; the last line of a key counts.
 
-    A line that cannot be read, torn by a crash or changed by hand, is owed again. Settled replies are shared with other
-    runs through `cache`. Of a reply that was taken only what can be taken again is kept, mostly one number: a run may
-    have millions.
+    The call of a line that cannot be read, torn by a crash or changed by hand, is asked again. Settled replies are
+    shared with other runs through `cache`. Of a reply that was taken only what can be taken again is kept, mostly one
+    number: a run may have millions.
     """
 
     def __init__(self, path: Path, cache: Cache | None = None) -> None:
@@ -213,7 +213,7 @@ class Replies:
         return reply
 
     def owed(self, calls: Iterable[Call]) -> list[Call]:
-        """The calls that have no settled reply, here or in the cache; each key once."""
+        """The calls that have no settled reply, each key once. Replies found in the cache are added here first."""
         missing = {call.key: call for call in calls if call.key not in self._by_key or call.key in self._retried}
         if self._cache and missing:
             known: dict[bytes, Reply] = {}
@@ -536,7 +536,7 @@ class Breaker:
                 self.tripped = answer
 
     def error(self, answers: Iterable[object], name: str) -> PrbError | None:
-        """What to raise if the budget is used up, or if too many fatal failures have come in a row."""
+        """Count these answers; what to raise if the budget is used up or too many fatal failures came in a row."""
         for answer in answers:
             if isinstance(answer, Failure) and answer.kind == "budget":
                 return BudgetUsedUp(f"{name}: {answer}; {RESUME} with a fresh budget of the same size")

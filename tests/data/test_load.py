@@ -224,7 +224,7 @@ def test_users_who_share_a_question_or_an_answer_are_one_cluster() -> None:
     rows = [make_row(n) for n in range(1, 9)]
     rows[3]["question"] = f"  {rows[0]['question'].replace(' ', chr(10) + ' ')}"  # white space makes no other question
     rows[5]["rejected"] = rows[2]["chosen"]  # whichever side it is on
-    assert clusters_of(rows) == (["u1", "u2", "u3", "u1", "u5", "u3", "u7", "u8"], "users and questions")
+    assert clusters_of(rows) == (["u1", "u2", "u3", "u1", "u5", "u3", "u7", "u8"], "linked users")
 
 
 def test_links_run_through_mirror_rows_and_questions() -> None:
@@ -238,13 +238,13 @@ def test_where_everybody_answers_the_same_questions_users_stay_clusters() -> Non
     assert clusters_of([*votes, make_row(6)]) == (["u1", "u2", "u3", "u4", "u5", "u6"], "users")
     # the same answers, but questions of few: those still count
     rows = [make_row(n, question=f"Tea or coffee, {n % 3}?", chosen="Tea.", rejected="Coffee.") for n in range(1, 7)]
-    assert clusters_of(rows) == (["u1", "u2", "u3", "u1", "u2", "u3"], "users and questions")
+    assert clusters_of(rows) == (["u1", "u2", "u3", "u1", "u2", "u3"], "linked users")
 
 
 def test_a_question_shared_with_another_split_links_nobody() -> None:
     rows = [make_row(n, split="test" if n < 5 else "train") for n in range(1, 9)]
     rows[6]["question"] = rows[0]["question"]
-    assert clusters_of(rows) == (["u1", "u2", "u3", "u4"], "users and questions")
+    assert clusters_of(rows) == (["u1", "u2", "u3", "u4"], "linked users")
 
 
 def test_a_user_of_two_splits_is_a_donor_in_both(write_jsonl: Write) -> None:

@@ -57,9 +57,7 @@ def rows(n: int) -> list[dict[str, object]]:
     return [make_row(k, category="Society_and_Culture" if k % 2 else "Art_and_Entertainment") for k in range(n)]
 
 
-def test_an_unparsed_judgment_counts_as_a_and_the_run_says_so(
-    write_jsonl: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_an_unparsed_judgment_counts_as_a_and_the_run_says_so(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:
     path = write_jsonl(rows(12))
     model = "judge?llm=scripted/I cannot say."
     config = EvaluateConfig(model=(model,), dataset=str(path), protocol="paper", out=tmp_path / "run")

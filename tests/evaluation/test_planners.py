@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from prb.evaluation.planners import (
 from prb.evaluation.run import evaluate
 from prb.llm import Completion, Request, ScriptedLLM
 from prb.models.scripted import ScriptedScorer
+from prb.summary import CONDITIONS
 from prb.types import Failure, Post, Query, Scorer
 from tests.conftest import make_row
 from tests.runs import by_length, outcomes, recording, result, settings
@@ -226,6 +228,18 @@ def test_every_model_of_a_run_is_shown_the_same_plan_and_the_planner_asked_once(
     evaluate(config, models={"a": remote, "b": local})
     assert [line["plan"] for line in outcomes(tmp_path / "run")] == [["wish 0"], ["wish 1"]] * 2
     assert len(llm.requests) == 2
+
+
+def test_another_condition_that_is_planned_gets_the_same_plan_in_the_same_call(
+    write_jsonl: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {**CONDITIONS, "again": replace(CONDITIONS["plan"], name="again")}
+    monkeypatch.setattr(CONDITIONS, "_known", known)
+    llm = ScriptedLLM(LIST)
+    Planned(monkeypatch, LLMPlanner(llm))
+    run(settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("again", "none")))
+    assert [line["plan"] for line in outcomes(tmp_path / "run")] == [["Wants it short.", "Wants numbers."], []]
+    assert len(llm.requests) == 1
 
 
 def extract(question: str, history: tuple[Post, ...], aspects: int = 3) -> tuple[str, ...]:

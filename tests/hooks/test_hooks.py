@@ -98,6 +98,15 @@ def test_failures_are_counted_and_never_averaged(write_jsonl: Write, tmp_path: P
     assert (metrics["mine/failed"], metrics["mine/rows"], tracker.rows) == (1, 4, 4)
 
 
+def test_a_row_that_cannot_be_measured_is_no_failure_to_a_tracker(write_jsonl: Write, tmp_path: Path) -> None:
+    diary, rows = Diary(), [make_row(1), make_row(2, rubric_aspects=[])]
+    config = settings(write_jsonl(rows), tmp_path / "run", condition=("oracle",))
+    done = evaluate(config, models={"mine": recording()[0]}, hooks=[diary])
+    tracker = Tracker()
+    (metrics,) = [tracker.so_far(entry) for entry in diary.entries if isinstance(entry, Batch)]
+    assert metrics["mine/failed"] == done.summary["results"][0]["accuracy"]["failed"] == 0
+
+
 def test_final_metrics_are_the_estimates_of_the_summary(write_jsonl: Write, tmp_path: Path) -> None:
     done = evaluate(settings(write_jsonl(make_twins(4)), tmp_path / "run"), models={"mine": recording()[0]})
     metrics = final_metrics(done.summary)

@@ -10,8 +10,10 @@ from urllib.parse import quote
 import orjson
 import pytest
 
+from prb.evaluation.metrics import Rows
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
+from prb.summary import METRICS, Metric
 from tests.conftest import make_row
 from tests.reporting.conftest import BRIGHTNESS
 from tests.reporting.sites import EVIL, LONG, make_run, rows, write_site
@@ -399,6 +401,25 @@ def test_the_skip_link_leads_to_the_content_and_keeps_the_view(visit: Open, site
     window.page.keyboard.press("Tab")
     window.page.keyboard.press("Enter")
     assert window.page.evaluate("[document.activeElement.id, location.hash]") == ["main", "#tier=hard"]
+
+
+def test_the_page_of_a_model_has_all_metrics_those_of_other_packages_too(
+    visit: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def net_wins(rows: Rows) -> float | None:
+        return 2 * float(rows.credit[rows.counted].mean()) - 1 if rows.counted.any() else None
+
+    about: dict[str, Any] = {"unit": "points", "limits": (-1.0, 1.0), "reference": "coin: 0"}
+    net = Metric(key="net", label="net wins", says="won less lost", of=net_wins, **about)
+    monkeypatch.setattr(METRICS, "_known", {**METRICS, "net": net})
+    data = tmp_path / "set.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows()))
+    window = visit(write_site([make_run(data, tmp_path / "run")], tmp_path / "report").parent, "model.html#model=knows")
+    facts = "\n".join(window.texts("dl.facts > div"))
+    for text in ("gain", "profile − none; 95", "control", "person effect", "net wins\n+100.0", "coin: 0"):
+        assert text in facts
+    window.assert_quiet()
+    window.assert_fits()
 
 
 def test_a_category_may_have_the_name_of_a_property_of_every_object(visit: Open, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,17 @@ def test_tuning_brings_posts_near_the_answers_for_their_pole(lm: Path) -> None:
     losses = [tuner.one_pass(lessons(), number) for number in range(QUICK.passes)]
     assert losses[-1] < losses[0] / 2
     assert tuner.matched(lessons()) == 1.0
+
+
+def test_only_the_upper_layers_are_tuned_if_asked_for_also_in_16_bits(lm: Path) -> None:
+    method = replace(QUICK, layers=1, passes=4)
+    tuner = Tuner(method, str(lm), 2, Loading(dtype="bf16"), 0)
+    tuner.measure(lessons())
+    names = [name for name, weight in tuner._model.named_parameters() if weight.requires_grad]
+    assert names
+    assert all(".layers.1." in name for name in names)
+    losses = [tuner.one_pass(lessons(), number) for number in range(method.passes)]
+    assert losses[-1] < losses[0]
 
 
 def test_a_matcher_carries_its_adapter_and_scores_like_any_head(lm: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from prb.hashing import draw
 from prb.stats.estimate import components, links_by_text
 from prb.types import NO_EVIDENCE, Choice, Item, Pair, Post
 
-LINKED = "users and questions"
+LINKED = "linked users"
 SMALL = 4096
 """A sample of at most this many rows is read once and kept, so that it costs one pass over a large file."""
 

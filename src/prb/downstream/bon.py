@@ -66,7 +66,7 @@ from prb.runs import SUMMARY, Finished, RunFolder, write_lines
 from prb.stats.credit import curves, headroom, kl_bound, overoptimization, powers
 from prb.stats.estimate import Floats, average, codes
 from prb.stats.paired import correct, difference
-from prb.summary import DatasetAbout, Paired, needs_donors
+from prb.summary import CONDITIONS, DatasetAbout, Paired, needs_donors
 from prb.types import Comparer, Failure, Pair, Query, RewardModel, Scorer
 from prb.work import Breaker, CalledModel, FailureConfig, open_replies, refuse_failures, share_problem
 
@@ -232,7 +232,9 @@ class BestOfN:
 
         def queries(ids: Sequence[str]) -> dict[str, Query | Failure]:
             shown = [self.pairs[id_] for id_ in ids]
-            plans = builder.plans(shown, self.asking.replies, self.asking.breaker) if condition == "plan" else {}
+            plans = (
+                builder.plans(shown, self.asking.replies, self.asking.breaker) if CONDITIONS[condition].planned else {}
+            )
             built = {pair.id: builder.build(pair, condition, plans.get(pair.id)) for pair in shown}
             return {id_: made.query if isinstance(made, Built) else made for id_, made in built.items()}
 

@@ -92,7 +92,7 @@ class QueryBuilder:
         return RANKERS[self.shown.ranker]
 
     def build(self, item: Item, condition: str, plan: Plan | Failure | None = None) -> Built | Failure:
-        """`plan` is what `plans` or an earlier process inferred for condition `plan`; without it the planner runs."""
+        """`plan` is what `plans` or an earlier process inferred for a `planned` condition; else the planner runs."""
         seen = self.trained_on.seen(item)
         if seen == "row" and not self.count_trained:
             return Failure(TRAINED, kind=UNMEASURED)
@@ -165,7 +165,7 @@ def profile(builder: QueryBuilder, item: Item, _: Plan | Failure | None) -> Buil
     return builder.with_history(item, item.user, History(item.profile, item.choices))
 
 
-@condition("plan", "what was inferred from the history", color="#009e73", dark="#33c19b", mark="^")
+@condition("plan", "what was inferred from the history", planned=True, color="#009e73", dark="#33c19b", mark="^")
 def plan(builder: QueryBuilder, item: Item, inferred: Plan | Failure | None) -> Built | Failure:
     aspects = builder.plans([item])[item.id] if inferred is None else inferred
     return aspects if isinstance(aspects, Failure) else _with_plan(item, aspects)

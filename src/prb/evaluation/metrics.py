@@ -166,7 +166,7 @@ def contrast(a: Rows, b: Rows) -> Difference:
     return paired.difference(a.credit[rows], b.credit[rows], a.facts.clusters[rows], exact=exact, seed=a.seed)
 
 
-POINTS: dict[str, Any] = {"unit": "points", "tested": True, "limits": (-1.0, 1.0)}
+POINTS: dict[str, Any] = {"unit": "points", "tested": True, "difference": True, "limits": (-1.0, 1.0)}
 
 
 @metric("gain", "gain", needs=("profile", "none"), **POINTS)

@@ -40,7 +40,7 @@ class Column:
     """One model under one condition.
 
     In pairs a NaN margin marks a failure, a NaN credit a failure or a row without evidence; ratings have neither margin
-    nor credit. Only here: files have null.
+    nor credit. NaN is used only in memory; files have null.
     """
 
     _credits: array[float] = field(default_factory=lambda: array("d"))

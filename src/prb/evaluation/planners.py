@@ -1,4 +1,4 @@
-"""Planners infer what a user probably wants from an answer, given question and history.
+"""Planners infer what a user wants an answer to contain, given question and history.
 
 `extractive` quotes the user. The others ask an LLM, for aspects or for a checklist.
 """

@@ -244,7 +244,7 @@ class Job:
             for of_subset in rows_of_subsets(self.subsets) or [total]:  # no batch has rows of two subsets of the paper
                 for items in chunks(islice(of_dataset, of_subset), self.config.batch):
                     plans: Mapping[str, Plan | Failure] = {}
-                    if "plan" in conditions and isinstance(evaluator, Scoring):
+                    if any(CONDITIONS[c].planned for c in conditions) and isinstance(evaluator, AskedOutcomes):
                         plans = evaluator.builder.plans([item for item, _ in items], replies, breaker)
                     cells = product(conditions, items)
                     rows = [evaluator.plan_row(item, cluster, condition, plans) for condition, (item, cluster) in cells]
@@ -287,7 +287,7 @@ def writing_outcomes(folder: Path) -> Iterator[Callable[[bytes], None]]:
 
 
 # --- rows through one model: which calls a row makes, and the outcome that follows from the replies ---
-class Scoring(ABC):
+class AskedOutcomes(ABC):
     """From rows to calls, and from replies to outcomes; subclasses say what a model is asked and what that is worth."""
 
     method: ClassVar[str]  # of the model
@@ -302,7 +302,7 @@ class Scoring(ABC):
     def plan_row(
         self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, Plan | Failure]
     ) -> PlannedRow:
-        """`plans` holds what was inferred about the user of each row, for condition `plan`."""
+        """`plans` holds what was inferred about the user of each row, for conditions that are `planned`."""
         built = self.builder.build(item, condition, plans.get(item.id))
         asks = () if isinstance(built, Failure) else self._asks(item, built.query)
         return PlannedRow(item, cluster, condition, built, tuple(calls_of(self._start, asks)))
@@ -320,7 +320,7 @@ class Scoring(ABC):
             post_ids=tuple([post.id for post in built.query.posts]),
             choices=built.choices,
             leaks=built.leaks,
-            plan=built.query.plan if row.condition == "plan" else (),
+            plan=built.query.plan if CONDITIONS[row.condition].planned else (),
             cut=built.cut + max([reply.cut for reply in replied], default=0),
             tokens=sum([reply.tokens for reply in replied]),
             seconds=round(sum([reply.seconds for reply in replied]), 6),
@@ -337,7 +337,7 @@ class Scoring(ABC):
         """`scores`, or `verdicts` and `log_odds`, as an `Outcome` has them."""
 
 
-class ScorerOutcomes(Scoring):
+class ScorerOutcomes(AskedOutcomes):
     """Outcomes of a scorer: one number per answer."""
 
     method = "score"
@@ -350,7 +350,7 @@ class ScorerOutcomes(Scoring):
         return {"scores": scores or None}
 
 
-class ComparerOutcomes(Scoring):
+class ComparerOutcomes(AskedOutcomes):
     """Outcomes of a comparer: every right answer against every wrong one, in both orders or in one drawn by hash."""
 
     method = "prefer"

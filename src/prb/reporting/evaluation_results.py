@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import convert, to_builtins
 
+from prb.data.load import LINKED
 from prb.errors import BadInput, unknown
 from prb.evaluation.compare import ComparisonSummary
 from prb.reporting.format import (
@@ -156,8 +157,8 @@ def user_rows(table: UserTable) -> Iterator[dict[str, Any]]:
 
 
 # --- the verdict ---
-REFERENCES = frozenset({"random", "length", "shortest", "constant", "aspect-match"})
-"""Models that cannot know the user: other numbers are compared with theirs."""
+REFERENCES = frozenset({"random", "length", "constant", "aspect-match"})
+"""Models that do not read the history: other numbers are compared with theirs."""
 NAMED = 4
 """Models that a sentence names; of more it says how many."""
 
@@ -199,7 +200,7 @@ class Conclusion:
     standings: tuple[Standing, ...]
     """The one with the most control first."""
     references: tuple[Standing, ...]
-    """Models that cannot know the user and whose verdicts did not depend on the history."""
+    """Models that do not read the history and whose verdicts did not depend on the history."""
 
     @property
     def measured(self) -> tuple[Standing, ...]:
@@ -445,7 +446,7 @@ def _pairs(summary: Summary, *, ranked: bool) -> Table:
         empty = {name: {MISSING, "0"} if name in COUNTS else {MISSING} for name, _ in columns}
         columns = [columns[0], *(column for column in columns[1:] if set(column[1]) - empty[column[0]])]
     linked = "user" if data.clusters == data.users else "user (linked users, such as twins, count as one)"
-    if data.clustered_by not in ("users", "users and questions"):
+    if data.clustered_by not in ("users", LINKED):
         linked = data.clustered_by
     notes = [f"Accuracy in % with a 95 % interval clustered by {linked}; {counted}.", *_caveats(summary, shown)]
     for where, needs in (("", True), (f"Under {shown}: ", False)):

@@ -112,7 +112,7 @@ def write_figure_of(run: Run, progress: Progress) -> None:
 # --- evaluate ---
 def contrasts(summary: Summary, *paths: Path) -> None:
     """Gain and control with their intervals, the most accurate model first; filled where Holm's p is below 5 %."""
-    present = [m for m in METRICS.values() if m.unit == "points" and any(c.kind == m.key for c in summary.contrasts)]
+    present = [m for m in METRICS.values() if m.difference and any(c.kind == m.key for c in summary.contrasts)]
     results = [result for result in summary.pairs if result.condition == summary.shown]
     results.sort(key=lambda r: (r.accuracy.value is None, -(r.accuracy.value or 0)))
     models = [result.model for result in results]

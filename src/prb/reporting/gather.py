@@ -41,7 +41,7 @@ from prb.summary import CONDITIONS, Contrast, DatasetSummary, PairResult, Summar
 
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
-BLIND = frozenset({"random", "length", "shortest", "constant"})
+BLIND = frozenset({"random", "length", "constant"})
 """Models that cannot know the user at all."""
 KINDS = (Evaluation, BestOfN, Ppo, Grading, TrainedModel, BuiltBenchmark, Correlation, Audit, Licensed, Study)
 RESULTS: dict[str, type[Run]] = {cls.kind: cls for cls in KINDS}

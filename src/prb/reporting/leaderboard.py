@@ -47,7 +47,7 @@ def describe(group: Group) -> dict[str, Any]:
     measured = {contrast.kind for contrast in group.summary.contrasts if contrast.value is not None}
     measured |= {key for result in results for key, value in result.metrics.items() if value is not None}
     ranked = "misapplication" if data.only_restraint and "misapplication" in measured else "control"
-    attributes = ("key", "label", "unit", "better", "tested", "needs")
+    attributes = ("key", "label", "unit", "better", "tested", "needs", "reference")
     metrics = [{**{name: getattr(m, name) for name in attributes}, "says": m.sentence} for m in columns()]
     return {
         "id": group.id,
@@ -222,7 +222,7 @@ Range = tuple[int, int]
 
 
 def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Range | None]]:
-    """By model, of every condition and every contrast of two: `None` for references and for models without a number."""
+    """By model, of every condition and difference of two: `None` for references and for models without a number."""
     names = {standing.model for standing in group.verdict.standings}
     ranked = {n for n, entry in enumerate(group.entries) if entry.name in names}
     ranges = {}
@@ -231,7 +231,7 @@ def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
         better = [(t["a"], t["b"]) if t["value"] > 0 else (t["b"], t["a"]) for t in of_two if is_significant(t)]
         ranges[condition] = rank_ranges(len(group.entries), ranked & present, better)
     for metric in columns():
-        if metric.unit == "points" and set(metric.needs) <= set(group.conditions):  # a difference of credits
+        if metric.difference and set(metric.needs) <= set(group.conditions):
             to, since = (dict(group.under(condition)) for condition in metric.needs)
             values = {n: to[n].credit - since[n].credit for n in to if n in since and n in ranked}
             values = {n: value for n, value in values.items() if not np.isnan(value).all()}

@@ -36,7 +36,7 @@ MAX_TEXT = 20_000
 EXPORTED_ELSEWHERE = frozenset({"ratings", "prefer", "difference", "skip", "words"})
 """Fields of a validation reply that have a column of their own; every other field is exported under its own name."""
 COLLECTED_ELSEWHERE = frozenset({"narrative", "ratings", "best", "skip", "words"})
-"""The same of a collection; every other field is exported in `replies`: a name may mean something else in a dataset."""
+"""Likewise for a collection; every other field is exported in `replies`: a name may mean something else there."""
 LETTERS = ascii_uppercase
 """Names of the answers on the page."""
 TAKEN_KEYS = "jknsu"

@@ -35,6 +35,7 @@ from prb.evaluation.planners import PLANNERS
 from prb.progress import SILENT, Progress
 from prb.runs import Finished, RunFolder, read_json, write_json
 from prb.stats.estimate import codes
+from prb.summary import CONDITIONS
 from prb.training.config import LORA_ALPHA, FullConfig
 from prb.training.learning import open_training, split_off
 from prb.types import Failure, Pair, TrainedOn
@@ -143,7 +144,7 @@ def tokenized(config: FullConfig, dataset: Dataset, chat: Chat, limit: int) -> I
     """Every pair as tokens of the query that an evaluation would make of it."""
     builder = QueryBuilder.of(config, dataset, PLANNERS.make(config.planner), reader=None, seed=config.seed)
     for chunk in chunks((item for item in dataset if isinstance(item, Pair)), CHUNK):
-        plans = builder.plans(chunk) if config.condition == "plan" else {}
+        plans = builder.plans(chunk) if CONDITIONS[config.condition].planned else {}
         for pair in chunk:
             built = builder.build(pair, config.condition, plans.get(pair.id))
             if isinstance(built, Failure):

@@ -338,14 +338,13 @@ class Tuner:
         from prb.engine.load import load as load_weights
 
         torch.manual_seed(seed)
-        base = load_weights(lm, "causal", replace(loading, dtype="fp32"))
+        base = load_weights(lm, "causal", loading if loading.dtype == "bf16" else replace(loading, dtype="fp32"))
         layer %= base.model.config.get_text_config().num_hidden_layers + 1
+        tuned = range(layer - min(method.layers or layer, layer), layer)
         linear = [name for name, part in base.model.named_modules() if isinstance(part, torch.nn.Linear)]
         numbered = ((name, re.search(r"\.(\d+)\.", name)) for name in linear)
-        below = [
-            name for name, number in numbered if number and int(number[1]) < layer
-        ]  # all that the state depends on
-        lora = peft.LoraConfig(r=method.rank, lora_alpha=LORA_ALPHA * method.rank, target_modules=below)
+        targets = [name for name, number in numbered if number and int(number[1]) in tuned]
+        lora = peft.LoraConfig(r=method.rank, lora_alpha=LORA_ALPHA * method.rank, target_modules=targets)
         self._model: Any = peft.get_peft_model(base.model, lora)
         self._body = at_layer(base, layer)
         self._tokenizer, self._method, self._seed = base.tokenizer, method, seed

@@ -62,6 +62,15 @@ confident = Metric(
 )
 
 
+def _net_wins(rows: Rows) -> float | None:
+    return 2 * float(rows.credit[rows.counted].mean()) - 1 if rows.counted.any() else None
+
+
+net_wins = Metric(
+    key="net_wins", label="net", says="share of pairs won minus share lost", of=_net_wins, unit="points", limits=(-1, 1)
+)
+
+
 def _newest(builder: QueryBuilder, item: Item, _plan: object) -> Built:
     """`with_history` keeps the conversation, honors `--history`, and leaves out posts that give the label away."""
     return builder.with_history(item, item.user, History(item.profile[-1:]))

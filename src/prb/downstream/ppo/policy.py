@@ -32,7 +32,7 @@ from prb.hashing import draw
 from prb.llm import Request
 from prb.llm.transformers import NEVER, Row, Tokens, Transformers, generation
 from prb.prompts import policy_chat
-from prb.summary import needs_donors
+from prb.summary import CONDITIONS, needs_donors
 from prb.types import Failure, Item, Query
 from prb.weights import make_readable
 
@@ -73,7 +73,7 @@ class Prompts:
 
     def views(self, prompts: Sequence[Prompt]) -> list[Views | Failure]:
         items, condition = [prompt.item for prompt in prompts], self.config.condition
-        plans = self.policy.plans(items) if condition == "plan" else {}
+        plans = self.policy.plans(items) if CONDITIONS[condition].planned else {}
         views: list[Views | Failure] = []
         for item in items:
             built = [side.build(item, condition, plans.get(item.id)) for side in (self.policy, self.reward)]

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prb.config import Count, NonNegative, Positive, Share
+from prb.config import Count, NonNegative, Positive, Share, Size
 from prb.registry import Registry
 
 Array = Any
@@ -395,6 +395,8 @@ class Matcher(Axes):
 
     rank: Count = 8
     """Of the adapter."""
+    layers: Size = 0
+    """So many layers below the state are tuned; 0: all of them. Fewer cost less, since the others need no gradients."""
     passes: Count = 4
     """Over all axes; the one that is best on held-out axes is kept."""
     rate: Positive = 3e-4

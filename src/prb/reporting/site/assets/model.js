@@ -16,17 +16,22 @@
     return e && e.low !== null && e.low !== undefined ? `95\u00a0%: ${text(e.low)} to ${text(e.high)}` : "";
   }
 
-  function head(model, d, condition) {
+  const say = (m) => (m.unit === "points" ? points : m.unit === "share" ? percent : number);
+
+  function head(d, condition, metrics) {
     const r = d.conditions[condition], change = Object.fromEntries(d.contrasts.map((c) => [c.kind, c]));
-    const contrast = (kind, what) => change[kind] && change[kind].value !== null
-      && [kind, points(change[kind].value) + stars(change[kind].p_holm), `${what}; ${bounds(change[kind], points)}`];
+    const fact = (m) => {
+      const measured = m.needs.length ? change[m.key] : r[m.key], e = typeof measured === "number" ? { value: measured } : measured;
+      if (!e || e.value === null) return null;
+      const about = m.unit === "points" && m.needs.length ? `${m.needs.join(" − ")}; ${bounds(e, points)}` : m.reference || bounds(e, say(m));
+      return [m.label, say(m)(e.value) + stars(e.p_holm), about];
+    };
     return facts([
       [`accuracy, ${condition}`, percent(r.accuracy.value), bounds(r.accuracy)],
       [`strict accuracy`, percent(r.strict_accuracy.value), `${count(r.accuracy.ties)} ties count as losses`],
-      contrast("gain", "profile − none"), contrast("control", "profile − shuffled"),
+      ...metrics.filter((m) => m.needs.length).map(fact),
       change.flip_rate && change.flip_rate.value !== null && ["verdicts flipped", `${percent(change.flip_rate.value)} %`, "by another user's posts"],
-      r.person_effect && ["person effect", percent(r.person_effect.value) + stars(r.person_effect.p_holm), "user-blind: exactly 50"],
-      r.mirror_accuracy && ["mirror accuracy", percent(r.mirror_accuracy.value), "chance: 25, user-blind: 0"],
+      ...metrics.filter((m) => !m.needs.length).map(fact),
       r.average_user_share !== null && ["average-user share", percent(r.average_user_share), "% of its margins do not depend on the user"],
       r.accuracy.failed > 0 && ["failed", count(r.accuracy.failed), `of ${count(r.accuracy.n + r.accuracy.failed)}`],
     ]);
@@ -140,7 +145,8 @@
   function contrasts(d, data) {
     const found = d.contrasts.filter((c) => data.metrics.some((m) => m.key === c.kind));
     if (!found.length) return null;
-    const rows = found.map((c) => [data.metrics.find((m) => m.key === c.kind).label, points(c.value) + stars(c.p_holm), c.low === null ? "–" : `${points(c.low)} to ${points(c.high)}`, pValue(c.p), pValue(c.p_holm), c.smallest_detectable === null ? "–" : percent(c.smallest_detectable), count(c.n) + (c.dropped ? `, ${count(c.dropped)} dropped` : "")]);
+    const metric = (c) => data.metrics.find((m) => m.key === c.kind);
+    const rows = found.map((c) => [metric(c).label, say(metric(c))(c.value) + stars(c.p_holm), c.low === null ? "–" : `${say(metric(c))(c.low)} to ${say(metric(c))(c.high)}`, pValue(c.p), pValue(c.p_holm), c.smallest_detectable === null ? "–" : percent(c.smallest_detectable), count(c.n) + (c.dropped ? `, ${count(c.dropped)} dropped` : "")]);
     return card("Effect of the user's history", h("div", { class: "wide" }, table([{ label: "contrast", left: true }, { label: "points" }, { label: "95 %" }, { label: "p" }, { label: "p (Holm)" }, { label: "detectable" }, { label: "pairs" }], rows)),
       soft(`${data.metrics.filter((m) => found.some((c) => c.kind === m.key)).map((m) => `${m.label}: ${m.says}.`).join(" ")} Detectable: the smallest difference, in points, that this many pairs detect with 80 % power. Holm over the models of the run.`));
   }
@@ -159,7 +165,7 @@
       h("p", { class: "soft" }, `${data.label}. Run ${model.run}; ${[model.source, model.seen].filter(Boolean).join(", ")}${model.source === "live" && !model.blind ? `, up to ${model.k} picked by ${model.ranker}` : ""}${model.protocol === "paper" ? "; procedure of the paper's scripts" : ""}. `,),
       h("div", { class: "controls" }, h("label", {}, "Model", choose), h("label", {}, "Condition", under),
         h("span", { class: "end" }, h("a", { href: explore({ show: "wrong" }) }, "pairs it gets wrong"), h("a", { href: link({ data: data.id, a: model.name, condition }, "compare.html") }, "compare with another model"))),
-      head(model, d, condition),
+      head(d, condition, data.metrics),
       h("div", { class: "cards" }, conditions(d), contrasts(d, data), groups(d, condition, explore, data), history(d, condition, data.missing), users(d, names, condition, explore),
         margins(d, condition), calibration(d, condition), length(d, condition), position(d, condition), failures(d, condition, explore, pairs.ids), cost(d)));
   });
