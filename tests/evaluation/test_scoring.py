@@ -17,7 +17,7 @@ from prb.data.load import load
 from prb.data.source import MemorySource
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.evaluation.run import ComparerOutcomes, ScorerOutcomes, Scoring
+from prb.evaluation.run import AskedOutcomes, ComparerOutcomes, ScorerOutcomes
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Item, Outcome, Reward, Verdict
 from prb.work import Breaker, Replies, ask_missing
@@ -31,7 +31,7 @@ def asker(rows: list[Row], history: str = "both?ranker=recency") -> tuple[list[I
     return list(data), QueryBuilder.of(config, data, PLANNERS.make("extractive"), reader=None, seed=0)
 
 
-def outcomes_of(scoring: Scoring, items: list[Item], *conditions: Any) -> list[Outcome]:
+def outcomes_of(scoring: AskedOutcomes, items: list[Item], *conditions: Any) -> list[Outcome]:
     """All items under all conditions, as a run derives them."""
     with TemporaryDirectory() as folder, Replies(Path(folder) / "replies.jsonl") as replies:
         rows = [scoring.plan_row(item, item.user, condition, {}) for condition in conditions for item in items]
