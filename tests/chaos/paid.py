@@ -19,6 +19,7 @@ import orjson
 from prb.building.config import BuildConfig
 from prb.building.run import build
 from prb.downstream.bon import best_of_n
+from prb.evaluation.audit import AuditConfig, audit
 from prb.evaluation.run import evaluate
 from prb.grading import GradeConfig
 from prb.grading.run import grade
@@ -26,6 +27,7 @@ from prb.llm import Request, Sampling
 from prb.runs import REPLIES
 from prb.types import Turn
 from tests.building.author import author, make_record, material
+from tests.conftest import make_row
 from tests.downstream import fakes
 from tests.llm.server import Reply, Seen, says
 from tests.runs import settings
@@ -80,18 +82,20 @@ def job(verb: str, data: Path, folder: Path, *, cache: bool = False) -> Any:
         case "bon":
             models = {"policy": llm, "grader": f"llm?llm=({llm})", "model": ("length", "lexical")}
             return best_of_n(fakes.settings(some_rows(data), folder, cache=cache, **models))
+        case "audit":
+            rows = str(write(data / "audited.jsonl", [make_row(n) for n in range(8)]))
+            return audit(AuditConfig(dataset=rows, out=folder, ceiling=f"judge?llm=({llm})", cache=cache))
         case _:
             records = write(data / "records.jsonl", [make_record(n) for n in (1, 2, 3)])
             return build(BuildConfig(input=str(records), llm=llm, out=folder, mirror=False, cache=cache))
 
 
-VERBS = ("evaluate", "grade", "bon", "build")
+VERBS = ("evaluate", "grade", "bon", "build", "audit")
 PAID = {f"{verb}, paid": partial(job, verb) for verb in VERBS}
 
 
 def stored(folder: Path) -> set[int]:
     """The numbers of the requests whose replies are in the folder."""
-    path = folder / REPLIES
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    lines = [line for path in folder.rglob(REPLIES) for line in path.read_bytes().splitlines(keepends=True)]
     replies = [orjson.loads(line) for line in lines if line.endswith(b"\n")]
     return {reply["tokens"] for reply in replies if reply.get("tokens")}

@@ -84,7 +84,7 @@ def test_a_damaged_line_costs_one_call(
 ) -> None:
     out, draws = tmp_path / "out", random.Random(verb)
     job(verb, tmp_path, out)
-    expected, replies = contents(out, without=REPLIES), out / REPLIES
+    expected, replies = contents(out, without=REPLIES), min(out.rglob(REPLIES))  # an audit has two runs
     lines = replies.read_bytes().splitlines(keepends=True)
     paid = [n for n, line in enumerate(lines) if b'"tokens"' in line]
     for _ in range(times(1, 20)):

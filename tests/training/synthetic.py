@@ -8,10 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prb.models.personal.head import Head
+from prb.progress import Silent
 from prb.training.learning import Examples
 from tests.conftest import make_row
 
 Floats = NDArray[np.float64]
+
+
+class Interrupts(Silent):
+    """Ctrl-C after so many steps of a task."""
+
+    def __init__(self, after: int, task: str = "training") -> None:
+        self._left, self._task, self._within = after, task, False
+
+    def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
+        self._within = label.startswith(self._task)
+
+    def advance(self, n: int = 1) -> None:
+        self._left -= self._within
+        if self._left == 0:
+            raise KeyboardInterrupt
 
 
 class Users(NamedTuple):

@@ -26,6 +26,7 @@ from prb.types import Ask, Failure, Pair, Query
 from tests import tiny
 from tests.conftest import make_row
 from tests.tiny import transformers
+from tests.training.synthetic import Interrupts
 
 trl = pytest.importorskip("trl", reason="needs the train extra")
 
@@ -217,20 +218,6 @@ def test_pairs_that_do_not_fit_are_counted_and_not_trained_on(
 
 
 # --- interrupted
-
-
-class Interrupts(Silent):
-    def __init__(self, after: int) -> None:
-        self._left = after
-        self._training = False
-
-    def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
-        self._training = label == "training"
-
-    def advance(self, n: int = 1) -> None:
-        self._left -= self._training
-        if self._left == 0:
-            raise KeyboardInterrupt
 
 
 def test_a_run_that_was_interrupted_ends_like_one_that_was_not(

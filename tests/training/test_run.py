@@ -28,7 +28,7 @@ from prb.training.learning import margins, open_training, prepare
 from prb.training.run import ADAPTER, Tuner, train, tune
 from prb.types import Ask, Pair
 from tests import tiny
-from tests.training.synthetic import rows_of_twelve
+from tests.training.synthetic import Interrupts, rows_of_twelve
 
 
 @pytest.fixture
@@ -155,6 +155,32 @@ def test_only_the_upper_layers_are_tuned_if_asked_for_also_in_16_bits(lm: Path) 
     assert all(".layers.1." in name for name in names)
     losses = [tuner.one_pass(lessons(), number) for number in range(method.passes)]
     assert losses[-1] < losses[0]
+
+
+def test_blocks_that_are_not_tuned_read_a_text_once(lm: Path) -> None:
+    whole, split = (Tuner(replace(QUICK, layers=1), str(lm), 2, Loading(), 0) for _ in range(2))
+    whole._frozen = None
+    assert split._frozen
+    for tuner in (whole, split):
+        tuner.measure(lessons())
+    np.testing.assert_allclose(*([t.one_pass(lessons(), n) for n in range(3)] for t in (whole, split)), rtol=1e-4)
+    split.matched(lessons())
+    split._frozen = lambda **_: pytest.fail("a text was read again"), split._frozen[1]
+    assert split.matched(lessons()) == whole.matched(lessons())
+
+
+def test_tuning_that_was_interrupted_resumes_after_the_last_pass(lm: Path, tmp_path: Path) -> None:
+    features = str(Spec("hidden", {"lm": str(lm), "alone": "true"}))
+    method = replace(QUICK, passes=3)
+    undisturbed, resumed = (tmp_path / name for name in ("undisturbed", "resumed"))
+    expected = tune(method, lessons(), features, undisturbed, 0, SILENT)
+    with pytest.raises(KeyboardInterrupt):
+        tune(method, lessons(), features, resumed, 0, Interrupts(after=2, task="tuning"))
+    with pytest.raises(KeyboardInterrupt):  # one pass is left
+        tune(method, lessons(), features, resumed, 0, Interrupts(after=1, task="tuning"))
+    assert tune(method, lessons(), features, resumed, 0, SILENT) == expected
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        assert (resumed / ADAPTER / name).read_bytes() == (undisturbed / ADAPTER / name).read_bytes()
 
 
 def test_a_matcher_carries_its_adapter_and_scores_like_any_head(lm: Path, tmp_path: Path) -> None:

@@ -287,16 +287,22 @@ def at_layer(checkpoint: Checkpoint, layer: int) -> Any:
     if not layer:  # the embedding, without any block
         return whole
     with suppress(*RUN_ERRORS):
-        early = copy.copy(body)  # its blocks, and so its weights, are those of the whole body
-        blocks, norm = body.layers[:layer], body.norm if layer == len(body.layers) else torch.nn.Identity()
-        early._modules = {**body._modules, "layers": blocks, "norm": norm}
-        early.config = copy.copy(body.config)
-        early.config.num_hidden_layers = layer
+        early = only_blocks(body, 0, layer)
         inputs = padded_inputs([checkpoint.probe_tokens], input_device(body))
         expected, actual = (model(**inputs).last_hidden_state for model in (whole, early))
         if agree(actual, expected, expected.dtype):
             return early
     return whole
+
+
+def only_blocks(body: Any, start: int, end: int) -> Any:
+    """The body with some of its blocks, and so with their very weights; from `start` on it reads `inputs_embeds`."""
+    part = copy.copy(body)
+    norm = body.norm if end == len(body.layers) else torch.nn.Identity()
+    part._modules = {**body._modules, "layers": body.layers[start:end], "norm": norm}
+    part.config = copy.copy(body.config)
+    part.config.num_hidden_layers = end - start
+    return part
 
 
 class HiddenStates:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import compress, product
 from pathlib import Path
@@ -22,7 +23,7 @@ from prb.config import ConditionName, UserConfig
 from prb.data.load import Dataset, load
 from prb.data.named.mirror import Lesson
 from prb.engine.executors import Executor, open_executor
-from prb.engine.load import Loading
+from prb.engine.load import Checkpoint, Loading
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
@@ -48,9 +49,11 @@ from prb.training.learning import (
     held_out_margins,
     learn,
     lessons_of,
+    load_state,
     open_training,
     prepare,
     results,
+    save_state,
     split_off,
     support_and_scored,
 )
@@ -315,16 +318,39 @@ def tune(
     held = order[: max(1, round(HELD_AXES * len(order)))]
     tuner = Tuner(method, options["lm"], options.get("layer", -1), options["loading"], seed)
     tuner.measure(order)
-    curve = [{"pass": 0, "held_axes": tuner.matched(held)}]
-    tuner.save(folder / ADAPTER)
-    progress.begin(f"tuning {options['lm']}", total=method.passes)
-    for number in range(1, method.passes + 1):
+    checkpoint = folder / CHECKPOINT
+    curve = load_state(checkpoint, tuner.weights, tuner.optimizer, progress)
+    if curve is None:
+        curve = [{"pass": 0, "held_axes": tuner.matched(held)}]
+        tuner.save(folder / ADAPTER)
+    progress.begin(f"tuning {options['lm']}", total=method.passes, done=len(curve) - 1)
+    for number in range(len(curve), method.passes + 1):
         loss = tuner.one_pass(order[len(held) :], number)
         curve.append({"pass": number, "loss": loss, "held_axes": tuner.matched(held)})
         if curve[-1]["held_axes"] > max(point["held_axes"] for point in curve[:-1]):
             tuner.save(folder / ADAPTER)
+        save_state(checkpoint, tuner.weights, tuner.optimizer, curve)
         progress.advance()
     return {"tuning": curve, "held_axes": [lesson.axis for lesson in held]}
+
+
+def frozen_blocks(base: Checkpoint, body: Any, count: int) -> tuple[Any, Any] | None:
+    """The first blocks of a body and the others, if one after the other they give its states; `None` if they do not."""
+    import torch
+
+    from prb.engine.heads import agree, only_blocks
+    from prb.engine.states import RUN_ERRORS, padded_inputs
+
+    with suppress(*RUN_ERRORS), torch.inference_mode():
+        lower, upper = only_blocks(body, 0, count), only_blocks(body, count, len(body.layers))
+        lower._modules["norm"] = torch.nn.Identity()
+        inputs = {**padded_inputs([base.probe_tokens], next(base.model.parameters()).device), "use_cache": False}
+        expected, inputs["inputs_embeds"] = (part(**inputs).last_hidden_state for part in (body, lower))
+        del inputs["input_ids"]
+        states = upper(**inputs)
+        if agree(states.last_hidden_state, expected, expected.dtype):
+            return lower, upper
+    return None
 
 
 class Tuner:
@@ -347,9 +373,12 @@ class Tuner:
         lora = peft.LoraConfig(r=method.rank, lora_alpha=LORA_ALPHA * method.rank, target_modules=targets)
         self._model: Any = peft.get_peft_model(base.model, lora)
         self._body = at_layer(base, layer)
+        self._frozen = frozen_blocks(base, self._body, tuned.start) if tuned.start else None
+        self._before: dict[str, Any] = {}
+        """States of a text below the blocks that are tuned, which never change."""
         self._tokenizer, self._method, self._seed = base.tokenizer, method, seed
-        weights = [weight for weight in self._model.parameters() if weight.requires_grad]
-        self._optimizer = torch.optim.AdamW(weights, lr=method.rate)
+        self.weights = {name: weight for name, weight in self._model.named_parameters() if weight.requires_grad}
+        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=method.rate)
         self._mean, self._deviation = torch.zeros(()), torch.ones(())
 
     def measure(self, lessons: Sequence[Lesson]) -> None:
@@ -370,9 +399,9 @@ class Tuner:
             loss = self._loss(shuffled[start : start + self._method.axes], rng)
             if not bool(loss.isfinite()):
                 raise PrbError(f"matcher: the loss is {float(loss.detach())}; try a smaller rate")
-            self._optimizer.zero_grad()
+            self.optimizer.zero_grad()
             loss.backward()
-            self._optimizer.step()
+            self.optimizer.step()
             losses.append(float(loss.detach()))
         return float(np.mean(losses))
 
@@ -434,8 +463,18 @@ class Tuner:
         for chunk in chunks(order, TOGETHER):
             inputs = padded_inputs([ids[n] for n in chunk], device)
             weights = inputs["attention_mask"][:, :, None].float()
-            states = self._body(**inputs, use_cache=False).last_hidden_state
-            means.append((states * weights).sum(1) / weights.sum(1))
+            if self._frozen:
+                lower, upper = self._frozen
+                if any(texts[n] not in self._before for n in chunk):
+                    with torch.no_grad():
+                        states = lower(**inputs, use_cache=False).last_hidden_state
+                    self._before |= {texts[n]: states[row, : len(ids[n])].clone() for row, n in enumerate(chunk)}
+                below = [self._before[texts[n]] for n in chunk]
+                embedded = torch.nn.utils.rnn.pad_sequence(below, batch_first=True)
+                states = upper(inputs_embeds=embedded, attention_mask=inputs["attention_mask"], use_cache=False)
+            else:
+                states = self._body(**inputs, use_cache=False)
+            means.append((states.last_hidden_state * weights).sum(1) / weights.sum(1))
         return torch.cat(means)[torch.tensor(np.argsort(order))]
 
     def save(self, folder: Path) -> None:
