@@ -372,6 +372,11 @@ class Tuner:
         targets = [name for name, number in numbered if number and int(number[1]) in tuned]
         lora = peft.LoraConfig(r=method.rank, lora_alpha=LORA_ALPHA * method.rank, target_modules=targets)
         self._model: Any = peft.get_peft_model(base.model, lora)
+        self._in_16_bits = loading.dtype == "bf16"
+        for part in self._model.modules():
+            if self._in_16_bits and hasattr(part, "cast_input_dtype_enabled"):
+                # the adapter's weights have 32 bits; states that are cast to 32, too, cost as much as the layers do
+                part.cast_input_dtype_enabled = False
         self._body = at_layer(base, layer)
         self._frozen = frozen_blocks(base, self._body, tuned.start) if tuned.start else None
         self._before: dict[str, Any] = {}
@@ -463,18 +468,19 @@ class Tuner:
         for chunk in chunks(order, TOGETHER):
             inputs = padded_inputs([ids[n] for n in chunk], device)
             weights = inputs["attention_mask"][:, :, None].float()
+            body = self._body
             if self._frozen:
-                lower, upper = self._frozen
+                lower, body = self._frozen
                 if any(texts[n] not in self._before for n in chunk):
                     with torch.no_grad():
                         states = lower(**inputs, use_cache=False).last_hidden_state
                     self._before |= {texts[n]: states[row, : len(ids[n])].clone() for row, n in enumerate(chunk)}
                 below = [self._before[texts[n]] for n in chunk]
-                embedded = torch.nn.utils.rnn.pad_sequence(below, batch_first=True)
-                states = upper(inputs_embeds=embedded, attention_mask=inputs["attention_mask"], use_cache=False)
-            else:
-                states = self._body(**inputs, use_cache=False)
-            means.append((states.last_hidden_state * weights).sum(1) / weights.sum(1))
+                inputs["inputs_embeds"] = torch.nn.utils.rnn.pad_sequence(below, batch_first=True)
+                del inputs["input_ids"]
+            with torch.autocast(device.type, torch.bfloat16, enabled=self._in_16_bits):
+                states = body(**inputs, use_cache=False).last_hidden_state
+            means.append((states * weights).sum(1) / weights.sum(1))
         return torch.cat(means)[torch.tensor(np.argsort(order))]
 
     def save(self, folder: Path) -> None:
