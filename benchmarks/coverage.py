@@ -17,7 +17,7 @@ import tyro
 from record import ROOT, write_between
 
 from prb.data.votes import draw_pairs, draw_twins
-from prb.evaluation.derive import corrected
+from prb.evaluation.metrics import corrected
 from prb.stats.bias import blind_margins, credits_of, widened
 from prb.stats.estimate import Floats, Ints, share
 from prb.stats.paired import LEVEL, Twins, difference, person_effect

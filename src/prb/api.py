@@ -173,7 +173,7 @@ def evaluate(
     `GateFailed` if a `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of the rows
     failed.
     """
-    from prb.evaluation.derive import check_failures, require
+    from prb.evaluation.config import check_failures, require
     from prb.evaluation.run import evaluate as run
     from prb.given import as_models
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from prb.models.scripted import ScriptedScorer
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import settings
-
-Write = Callable[..., Path]
 
 
 def right_on(*numbers: int, fails_on: int = -1) -> ScriptedScorer:
@@ -33,7 +30,7 @@ def right_on(*numbers: int, fails_on: int = -1) -> ScriptedScorer:
 
 
 @pytest.fixture
-def make(write_jsonl: Write, tmp_path: Path) -> Callable[..., Path]:
+def make(write_jsonl, tmp_path):
     """A run over plants 1 to 4 of the models given by name."""
 
     def run(name: str, rows: Any = None, condition: Any = ("none",), **models: ScriptedScorer) -> Path:
@@ -49,7 +46,7 @@ def one(config: CompareConfig) -> dict[str, Any]:
     return dict(row)
 
 
-def test_two_models_of_one_run(make: Callable[..., Path]) -> None:
+def test_two_models_of_one_run(make):
     # A right on 4 of 4, B on 1 of 4: three pairs speak for A, none for B; mid-p = 2·(1/8) − 1/8
     run = make("run", a=right_on(1, 2, 3, 4), b=right_on(2))
     row = one(CompareConfig(run_a=run, run_b=run, model_a="a", model_b="b"))
@@ -59,7 +56,7 @@ def test_two_models_of_one_run(make: Callable[..., Path]) -> None:
     assert (row["changed_sides"], row["n"], row["dropped"], row["only_in_one"]) == (0.75, 4, 0, 0)
 
 
-def test_two_user_blind_models_do_not_differ_by_construction(make: Callable[..., Path]) -> None:
+def test_two_user_blind_models_do_not_differ_by_construction(make):
     # margins of twins cancel, so both are at exactly 50 %; one failed call costs both twins and changes nothing
     twins = [row for n in range(8) for row in make_twins(n)]
     longer, shorter = ScriptedScorer(lambda ask: float(len(ask.answer))), right_on(*range(8), fails_on=3)
@@ -69,22 +66,7 @@ def test_two_user_blind_models_do_not_differ_by_construction(make: Callable[...,
     assert (row["n"], row["dropped"]) == (14, 2)
 
 
-def test_the_same_run_with_itself_is_no_difference(make: Callable[..., Path]) -> None:
-    run = make("run", condition=("none", "profile"), a=right_on(1), b=right_on(2, 3))
-    found = compare(CompareConfig(run_a=run, run_b=run))
-    assert [(r["model_a"], r["model_b"], r["condition"]) for r in found["comparisons"]] == [
-        ("a", "a", "none"),
-        ("a", "a", "profile"),
-        ("b", "b", "none"),
-        ("b", "b", "profile"),
-    ]
-    assert {(r["value"], r["p"], r["p_holm"], r["changed_sides"]) for r in found["comparisons"]} == {
-        (0.0, 1.0, 1.0, 0.0)
-    }
-    assert found["same_data"] is True
-
-
-def test_two_runs_are_compared_on_the_models_they_share(make: Callable[..., Path]) -> None:
+def test_two_runs_are_compared_on_the_models_they_share(make):
     old = make("old", a=right_on(1), b=right_on(2))
     new = make("new", b=right_on(2, 3), c=right_on(4))
     found = compare(CompareConfig(run_a=new, run_b=old))
@@ -93,7 +75,7 @@ def test_two_runs_are_compared_on_the_models_they_share(make: Callable[..., Path
     assert (found["a"], found["b"]) == (str(new), str(old))
 
 
-def test_one_named_model_is_held_against_all_of_the_other_run(make: Callable[..., Path]) -> None:
+def test_one_named_model_is_held_against_all_of_the_other_run(make):
     found = compare(
         CompareConfig(
             run_a=make("x", a=right_on(1), z=right_on(2)), run_b=make("y", b=right_on(1), c=right_on(2)), model_a="a"
@@ -102,14 +84,14 @@ def test_one_named_model_is_held_against_all_of_the_other_run(make: Callable[...
     assert [(row["model_a"], row["model_b"]) for row in found["comparisons"]] == [("a", "b"), ("a", "c")]
 
 
-def test_a_pair_that_failed_on_either_side_is_dropped_and_counted(make: Callable[..., Path]) -> None:
+def test_a_pair_that_failed_on_either_side_is_dropped_and_counted(make):
     run = make("run", a=right_on(1, 2, 3, 4, fails_on=1), b=right_on(1, fails_on=2))
     row = one(CompareConfig(run_a=run, run_b=run, model_a="a", model_b="b"))
     assert (row["n"], row["dropped"]) == (2, 2)
     assert (row["accuracy_a"], row["accuracy_b"], row["value"]) == (1.0, 0.0, 1.0)
 
 
-def test_twins_are_one_cluster_here_too(make: Callable[..., Path]) -> None:
+def test_twins_are_one_cluster_here_too(make):
     # a is right on both twins of both couples, b on none: sums 2 and 2, of four sign patterns two are as extreme
     rows = [*make_twins(1), *make_twins(2)]
 
@@ -122,7 +104,7 @@ def test_twins_are_one_cluster_here_too(make: Callable[..., Path]) -> None:
     assert (row["value"], row["p"], row["test"]) == (1.0, 0.5, "sign-flip")
 
 
-def test_one_cluster_cannot_be_tested(make: Callable[..., Path]) -> None:
+def test_one_cluster_cannot_be_tested(make):
     rows = [{**make_row(n), "user": "ana"} for n in (1, 2, 3, 4)]
     run = make("run", rows, ("profile",), a=right_on(1, 2, 3, 4), b=right_on(1))
     config = CompareConfig(run_a=run, run_b=run, model_a="a", model_b="b")
@@ -131,7 +113,7 @@ def test_one_cluster_cannot_be_tested(make: Callable[..., Path]) -> None:
     assert "cannot be tested: all rows are in one cluster" in str(prb.compare(config))
 
 
-def test_rows_of_one_run_only_are_left_out_and_counted(make: Callable[..., Path]) -> None:
+def test_rows_of_one_run_only_are_left_out_and_counted(make):
     old = make("old", rows=[make_row(n) for n in (1, 2, 3)], a=right_on(1))
     new = make("new", rows=[make_row(n) for n in (2, 3, 4, 5)], a=right_on(2, 3))
     found = compare(CompareConfig(run_a=new, run_b=old))
@@ -139,13 +121,13 @@ def test_rows_of_one_run_only_are_left_out_and_counted(make: Callable[..., Path]
     assert (row["n"], row["only_in_one"], row["value"], found["same_data"]) == (2, 3, 1.0, False)
 
 
-def test_runs_without_a_common_row_are_refused(make: Callable[..., Path]) -> None:
+def test_runs_without_a_common_row_are_refused(make):
     old, new = make("old", rows=[make_row(1)], a=right_on(1)), make("new", rows=[make_row(2)], a=right_on(1))
     with pytest.raises(BadInput, match="nothing to compare: no row was answered in both"):
         compare(CompareConfig(run_a=new, run_b=old))
 
 
-def test_an_unfinished_run_is_refused(make: Callable[..., Path]) -> None:
+def test_an_unfinished_run_is_refused(make):
     old, new = make("old", a=right_on(1)), make("new", a=right_on(1, 2))
     (new / "summary.json").unlink()
     with pytest.raises(
@@ -162,9 +144,7 @@ def test_an_unfinished_run_is_refused(make: Callable[..., Path]) -> None:
         ({"model_b": "a"}, "has no model 'a'; it has b, c"),
     ],
 )
-def test_nothing_in_common_is_said_with_what_there_is(
-    changes: dict[str, str], says: str, make: Callable[..., Path]
-) -> None:
+def test_nothing_in_common_is_said_with_what_there_is(changes, says, make):
     x, y = make("x", a=right_on(1), z=right_on(2)), make("y", b=right_on(1), c=right_on(2))
     with pytest.raises(BadInput) as caught:
         compare(CompareConfig(run_a=x, run_b=y, **changes))
@@ -173,7 +153,7 @@ def test_nothing_in_common_is_said_with_what_there_is(
         assert f"{x} has a, z; {y} has b, c. Name one model of each" in str(caught.value)
 
 
-def test_ratings_are_refused(write_jsonl: Write, tmp_path: Path) -> None:
+def test_ratings_are_refused(write_jsonl, tmp_path):
     row = {"user": "u", "question": "Q?", "profile": [], "answer": "a", "rating": 0.5}
     data = write_jsonl([row])
     config = settings(data, tmp_path / "run", task="ratings", condition=("none",))

@@ -7,19 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from prb.errors import BudgetUsedUp, TooManyFailures, Unreachable
-from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.derive import check_failures
+from prb.evaluation.config import EvaluateConfig, check_failures
 from prb.evaluation.run import evaluate
 from prb.runs import OUTCOMES, SUMMARY, Finished
 from prb.summary import Summary
-from prb.types import Ask, Failure, FailureKind, Reward
+from prb.types import Ask, Failure, Reward
 from prb.work import MAX_FATAL
 from tests.conftest import make_row, make_twins
 from tests.llm.server import error, serve
+from tests.runs import outcomes
 
 REFUSED, BUSY, BROKE = (
     Failure("HTTP 401", "wrong key", kind="fatal"),
@@ -46,7 +45,7 @@ class Flaky:
 
 
 @pytest.fixture
-def rows(write_jsonl: Callable[..., Path]) -> Path:
+def rows(write_jsonl):
     return write_jsonl([*make_twins(1), *make_twins(2), *(make_row(n) for n in range(3, 9))])
 
 
@@ -57,59 +56,52 @@ def run(rows: Path, model: Any, out: str = "run", **settings: Any) -> Finished:
     return evaluate(config, models={"mine": model})
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    read = [orjson.loads(line) for line in (folder / OUTCOMES).read_bytes().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "crc")} for line in read]
-
-
 def undisturbed(rows: Path) -> tuple[list[dict[str, Any]], bytes, Flaky]:
     model = Flaky()
     folder = run(rows, model, "whole").folder
-    return lines(folder), (folder / SUMMARY).read_bytes(), model
+    return outcomes(folder), (folder / SUMMARY).read_bytes(), model
 
 
-def test_a_model_that_cannot_be_reached_stops_the_run_and_leaves_nothing(rows: Path) -> None:
+def test_a_model_that_cannot_be_reached_stops_the_run_and_leaves_nothing(rows):
     with pytest.raises(Unreachable, match=r"mine: HTTP 401: wrong key; .*5 or more attempts.*resume"):
         run(rows, Flaky(lambda _: REFUSED))
     assert not (rows.parent / "run").exists()
 
 
-def test_a_few_fatal_failures_between_answers_are_failures_of_their_rows(rows: Path) -> None:
+def test_a_few_fatal_failures_between_answers_are_failures_of_their_rows(rows):
     folder = run(rows, Flaky(lambda n: REFUSED if n % 6 == 0 else None)).folder
-    assert {line["failure_kind"] for line in lines(folder)} == {None, "fatal"}
+    assert {line["failure_kind"] for line in outcomes(folder)} == {None, "fatal"}
 
 
 @pytest.mark.parametrize(("failure", "error"), [(REFUSED, Unreachable), (BROKE, BudgetUsedUp)])
 @pytest.mark.parametrize("after", [2, 8, 14, 20, 29])
-def test_a_stopped_run_is_resumed_to_the_same_lines_and_pays_nothing_twice(
-    rows: Path, failure: Failure, error: type[Exception], after: int
-) -> None:
+def test_a_stopped_run_is_resumed_to_the_same_lines_and_pays_nothing_twice(rows, failure, error, after):
     expected, summary, whole = undisturbed(rows)
     first = Flaky(lambda n: failure if n >= after else None)
     with pytest.raises(error):
         run(rows, first)
     folder = rows.parent / "run"
-    written = lines(folder) if (folder / OUTCOMES).exists() else []
+    written = outcomes(folder) if (folder / OUTCOMES).exists() else []
     booked = [line["failure_kind"] for line in written if line["failure"]]
     assert booked == ["fatal"] * len(booked)  # too few at the end of a batch to stop there; asked again
     assert len(booked) < MAX_FATAL
     second = Flaky()
     run(rows, second)
-    assert lines(folder) == expected
+    assert outcomes(folder) == expected
     assert (folder / SUMMARY).read_bytes() == summary
     assert sorted(first.asked[:after] + second.asked) == sorted(whole.asked)
 
 
 @pytest.mark.parametrize("kind", ["transient", "fatal", "budget"])
-def test_rows_that_failed_because_of_the_endpoint_are_asked_again(rows: Path, kind: FailureKind) -> None:
+def test_rows_that_failed_because_of_the_endpoint_are_asked_again(rows, kind):
     expected, summary, whole = undisturbed(rows)
     failure = replace(BUSY, kind="transient" if kind == "budget" else kind)
     first = Flaky(lambda n: failure if n in (0, 7, 8, 30) else None)
     folder = run(rows, first).folder
-    assert sum(line["failure"] is not None for line in lines(folder)) >= 3
+    assert sum(line["failure"] is not None for line in outcomes(folder)) >= 3
     second = Flaky()
     run(rows, second)
-    got = lines(folder)
+    got = outcomes(folder)
     assert [line["scores"] for line in got] == [line["scores"] for line in expected]
     assert (folder / SUMMARY).read_bytes() == summary
     answered = [text for n, text in enumerate(first.asked) if n not in (0, 7, 8, 30)]
@@ -117,10 +109,10 @@ def test_rows_that_failed_because_of_the_endpoint_are_asked_again(rows: Path, ki
     third = Flaky()
     run(rows, third)
     assert not third.asked
-    assert lines(folder) == got
+    assert outcomes(folder) == got
 
 
-def test_a_wrong_key_costs_a_handful_of_requests(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_key_costs_a_handful_of_requests(rows, monkeypatch):
     pytest.importorskip("httpx2", reason="needs the api extra")
     with serve(lambda _: error(401, "no such key")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -131,7 +123,7 @@ def test_a_wrong_key_costs_a_handful_of_requests(rows: Path, monkeypatch: pytest
     assert not (rows.parent / "run").exists()
 
 
-def test_a_planner_that_cannot_be_reached_stops_the_run_too(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planner_that_cannot_be_reached_stops_the_run_too(rows, monkeypatch):
     pytest.importorskip("httpx2", reason="needs the api extra")
     with serve(lambda _: error(404, "no such model")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -143,10 +135,7 @@ def test_a_planner_that_cannot_be_reached_stops_the_run_too(rows: Path, monkeypa
     assert not (rows.parent / "run").exists()
 
 
-# too many failures
-
-
-def test_too_many_failed_rows_are_refused_with_their_reasons(rows: Path) -> None:
+def test_too_many_failed_rows_are_refused_with_their_reasons(rows):
     summary = run(rows, Flaky(lambda n: BUSY if n < 6 else None)).summary
     with pytest.raises(TooManyFailures, match=r"mine under none: \d of 10 failed \(\d × endpoint failed\)"):
         check_failures(Summary.read(summary), 0.1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prb.errors import BadInput, GateFailed
-from prb.evaluation.derive import check_requirements, require
+from prb.evaluation.config import check_requirements, require
 from prb.summary import FORMAT, Summary
 
 DATA = {"name": "x", "split": None, "rows": 42, "users": 42, "clusters": 42}
@@ -66,7 +66,7 @@ SUMMARY = Summary.read(CONTENT)
         "good:accuracy>0.7,good:control.low>0,fair:flip_rate<0.5",
     ],
 )
-def test_a_requirement_that_holds_passes(text: str) -> None:
+def test_a_requirement_that_holds_passes(text):
     require(text, SUMMARY)
 
 
@@ -91,14 +91,14 @@ def test_a_requirement_that_holds_passes(text: str) -> None:
         ("accuracy.p<1", [f"accuracy.p<1: {m} under profile has no value" for m in ("good", "fair")]),
     ],
 )
-def test_a_requirement_that_does_not_hold_fails_with_the_reason(text: str, why: list[str]) -> None:
+def test_a_requirement_that_does_not_hold_fails_with_the_reason(text, why):
     with pytest.raises(GateFailed) as caught:
         require(text, SUMMARY)
     assert str(caught.value).splitlines() == ["requirements not met:", *(f"  {line}" for line in why)]
     assert caught.value.exit_code == 1
 
 
-def test_without_profile_a_requirement_is_about_the_first_condition() -> None:
+def test_without_profile_a_requirement_is_about_the_first_condition():
     only_none = {**CONTENT, "results": [row for row in CONTENT["results"] if row["condition"] == "none"]}
     require("accuracy<=0.5", Summary.read(only_none))
 
@@ -123,7 +123,7 @@ NOT_LIKE = "is not like accuracy>0.6, control.low>0 or embedding:accuracy@none<=
         *((text, f"--require: {text!r} {NOT_LIKE}") for text in (">0.5", "accuracy.mid>0", "accuracy>.")),
     ],
 )
-def test_what_cannot_be_required_is_refused_before_the_run(text: str, says: str) -> None:
+def test_what_cannot_be_required_is_refused_before_the_run(text, says):
     with pytest.raises(BadInput) as caught:
         check_requirements(text, ("none", "profile"), ("good", "fair"))
     assert (str(caught.value), caught.value.exit_code) == (says, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ from prb.reporting.gather import dataset_of, read_run
 from tests.conftest import make_row, make_twins
 from tests.runs import names, same_files, settings
 
-Write = Callable[..., Path]
 ROWS = [row for n in range(1, 12) for row in (*make_twins(n), make_row(20 + n))]
 MODELS = ("lexical", "random")
 
 
 @pytest.fixture
-def data(write_jsonl: Write) -> Path:
+def data(write_jsonl):
     return write_jsonl(ROWS)
 
 
@@ -36,7 +34,7 @@ def run(data: Path, out: Path, shard: str | None = None, **changes: Any) -> Path
 
 
 @pytest.mark.parametrize("total", [1, 2, 5])
-def test_merged_shards_are_the_unsharded_run(total: int, data: Path, tmp_path: Path) -> None:
+def test_merged_shards_are_the_unsharded_run(total, data, tmp_path):
     whole = run(data, tmp_path / "whole")
     shards = [run(data, tmp_path / f"s{n}", f"{n}/{total}") for n in range(total, 0, -1)]
     merged = prb.merge(shards, out=tmp_path / "merged")
@@ -48,7 +46,7 @@ def test_merged_shards_are_the_unsharded_run(total: int, data: Path, tmp_path: P
     assert run(data, merged.folder) == merged.folder  # a finished run like any other
 
 
-def test_clusters_and_twins_stay_whole_and_donors_come_from_all_rows(data: Path, tmp_path: Path) -> None:
+def test_clusters_and_twins_stay_whole_and_donors_come_from_all_rows(data, tmp_path):
     shards = [run(data, tmp_path / f"s{n}", f"{n}/3") for n in (1, 2, 3)]
     lines = [
         [orjson.loads(line) for line in (folder / "outcomes.jsonl").read_bytes().splitlines()] for folder in shards
@@ -63,7 +61,7 @@ def test_clusters_and_twins_stay_whole_and_donors_come_from_all_rows(data: Path,
     assert not lent <= own
 
 
-def test_what_is_not_all_shards_of_one_run_is_refused(data: Path, tmp_path: Path) -> None:
+def test_what_is_not_all_shards_of_one_run_is_refused(data, tmp_path):
     one, two = (run(data, tmp_path / f"s{n}", f"{n}/3") for n in (1, 2))
     with pytest.raises(BadInput, match="missing shards: 3/3"):
         prb.merge([one, two])
@@ -81,7 +79,7 @@ def test_what_is_not_all_shards_of_one_run_is_refused(data: Path, tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
-def test_shards_are_counted_from_one_and_need_enough_users(data: Path, tmp_path: Path) -> None:
+def test_shards_are_counted_from_one_and_need_enough_users(data, tmp_path):
     for text in ("0/3", "4/3", "1", "a/b", "1/0"):
         with pytest.raises(BadInput, match="shard must be i/n such as 3/8"):
             run(data, tmp_path / "out", text)
@@ -91,7 +89,7 @@ def test_shards_are_counted_from_one_and_need_enough_users(data: Path, tmp_path:
         run(data, tmp_path / "out", "1/2", protocol="paper")
 
 
-def test_parts_differ_by_no_more_than_the_largest_cluster() -> None:
+def test_parts_differ_by_no_more_than_the_largest_cluster():
     clusters = [f"c{n % 7}" for n in range(100)]
     parts = deal(clusters, 3)
     sizes = [parts.count(n) for n in range(3)]
@@ -100,7 +98,7 @@ def test_parts_differ_by_no_more_than_the_largest_cluster() -> None:
     assert sorted(row for n in (1, 2, 3) for row in Shard(n, 3).rows(clusters)) == list(range(100))
 
 
-def test_a_shard_is_reported_with_the_texts_of_its_own_rows(data: Path, tmp_path: Path) -> None:
+def test_a_shard_is_reported_with_the_texts_of_its_own_rows(data, tmp_path):
     shard = run(data, tmp_path / "s1", "1/3")
     pairs = read_outcomes(shard).pairs
     dataset, missing = dataset_of([read_run(shard)], pairs, SILENT)

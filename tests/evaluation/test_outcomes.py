@@ -42,7 +42,7 @@ def write(folder: Path, lines: list[dict[str, Any]]) -> Path:
     return folder
 
 
-def test_a_column_has_an_entry_for_every_line_and_nan_for_failures() -> None:
+def test_a_column_has_an_entry_for_every_line_and_nan_for_failures():
     outcomes = Outcomes(IDS)
     outcomes.add(LINES)
     column = outcomes.of[CELL]
@@ -53,7 +53,7 @@ def test_a_column_has_an_entry_for_every_line_and_nan_for_failures() -> None:
     assert (column.failures, column.cut) == ({"busy": 2}, 3)
 
 
-def test_lines_read_back_give_the_same_columns(tmp_path: Path) -> None:
+def test_lines_read_back_give_the_same_columns(tmp_path):
     fresh = Outcomes(IDS)
     fresh.add(LINES)
     stored = read_outcomes(write(tmp_path, [as_line(line) for line in LINES]), details=True)
@@ -66,7 +66,7 @@ def test_lines_read_back_give_the_same_columns(tmp_path: Path) -> None:
     assert [detail.failure for detail in b.details] == [line.failure for line in LINES]
 
 
-def test_batches_that_alternate_between_conditions_are_read_back(tmp_path: Path) -> None:
+def test_batches_that_alternate_between_conditions_are_read_back(tmp_path):
     batches = [("1", "2"), ("3", "4"), ("5",)]
     lines = [as_line(outcome(pair, condition=c)) for batch in batches for c in ("none", "profile") for pair in batch]
     outcomes = read_outcomes(write(tmp_path, lines))
@@ -95,21 +95,21 @@ def test_batches_that_alternate_between_conditions_are_read_back(tmp_path: Path)
         ({"cost": -1}, "cost, leaks and choices not negative"),
     ],
 )
-def test_a_line_that_this_run_would_not_have_written_is_refused(changes: dict[str, Any], says: str) -> None:
+def test_a_line_that_this_run_would_not_have_written_is_refused(changes, says):
     outcomes = Outcomes(IDS, [CELL])
     with pytest.raises(BadInput, match=f"^here: .*{says}"):
         outcomes.read(as_line(LINES[0], **changes), "here")
 
 
 @pytest.mark.parametrize("name", sorted(REQUIRED))
-def test_a_line_without_one_of_its_fields_is_refused_with_its_place(name: str, tmp_path: Path) -> None:
+def test_a_line_without_one_of_its_fields_is_refused_with_its_place(name, tmp_path):
     lines = [as_line(line) for line in LINES]
     del lines[2][name]
     with pytest.raises(BadInput, match=rf"outcomes.jsonl, line 3: an outcome without {name}"):
         read_outcomes(write(tmp_path, lines))
 
 
-def test_a_folder_without_outcomes_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_without_outcomes_is_no_run(tmp_path):
     with pytest.raises(BadInput, match=r"is not an evaluation run: it has no outcomes\.jsonl"):
         read_outcomes(tmp_path)
     with pytest.raises(BadInput, match="holds no outcomes yet"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,11 @@ from tests.conftest import make_row
         ("Result: both", "B"),
     ],
 )
-def test_a_verdict_is_read_as_the_scripts_read_it(text: str, verdict: str | None) -> None:
+def test_a_verdict_is_read_as_the_scripts_read_it(text, verdict):
     assert paper_verdict(text) == verdict
 
 
-def test_orders_are_drawn_in_file_order_from_a_seed_set_anew_for_each_subset() -> None:
+def test_orders_are_drawn_in_file_order_from_a_seed_set_anew_for_each_subset():
     subsets = [("x", 0), ("x", 1), ("x", 2), ("y", 0), ("y", 1), ("z", 5)]
     expected = []
     for rows_of_subset in (3, 2):
@@ -57,7 +57,7 @@ def rows(n: int) -> list[dict[str, object]]:
     return [make_row(k, category="Society_and_Culture" if k % 2 else "Art_and_Entertainment") for k in range(n)]
 
 
-def test_an_unparsed_judgment_counts_as_a_and_the_run_says_so(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:
+def test_an_unparsed_judgment_counts_as_a_and_the_run_says_so(write_jsonl, tmp_path):
     path = write_jsonl(rows(12))
     model = "judge?llm=scripted/I cannot say."
     config = EvaluateConfig(model=(model,), dataset=str(path), protocol="paper", out=tmp_path / "run")
@@ -74,7 +74,7 @@ def test_an_unparsed_judgment_counts_as_a_and_the_run_says_so(write_jsonl: Calla
 
 def answering(monkeypatch: pytest.MonkeyPatch, replies: object, **attributes: object) -> ScriptedLLM:
     """A judge that replies with these."""
-    llm = ScriptedLLM(replies)  # type: ignore[arg-type]
+    llm = ScriptedLLM(replies)
     for name, value in attributes.items():
         setattr(llm, name, value)
     monkeypatch.setattr("prb.evaluation.paper.make_llm", lambda _: llm)
@@ -83,13 +83,11 @@ def answering(monkeypatch: pytest.MonkeyPatch, replies: object, **attributes: ob
 
 def judged(path: Path, out: Path, **changes: object) -> dict[str, Any]:
     settings = {"model": "judge?llm=scripted/x", "dataset": path, "protocol": "paper", "out": out, **changes}
-    (result,) = evaluate(EvaluateConfig(**settings)).summary["results"]  # type: ignore[arg-type]
+    (result,) = evaluate(EvaluateConfig(**settings)).summary["results"]
     return dict(result)
 
 
-def test_an_empty_reply_counts_as_a_and_any_other_failure_stops_the_run(
-    write_jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_reply_counts_as_a_and_any_other_failure_stops_the_run(write_jsonl, tmp_path, monkeypatch):
     path = write_jsonl(rows(4))
     answering(monkeypatch, Failure("empty reply", "finish_reason stop", prompt_tokens=7))
     result = judged(path, tmp_path / "run")
@@ -103,8 +101,8 @@ def test_an_empty_reply_counts_as_a_and_any_other_failure_stops_the_run(
 
 @pytest.mark.parametrize("slots", ["{question}|{answer_a}|{answer_b}", "{question}|{Response_A}|{Response_B}"])
 def test_a_prompt_of_ones_own_is_filled_in_one_pass_whichever_names_its_slots_have(
-    slots: str, write_jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    slots, write_jsonl, tmp_path, monkeypatch
+):
     (tmp_path / "p.txt").write_text(slots + "\n", "utf-8")
     llm = answering(monkeypatch, "Result: A")
     path = write_jsonl([make_row(1, question="Which?", chosen="say {answer_b}", rejected="other")])
@@ -112,9 +110,7 @@ def test_a_prompt_of_ones_own_is_filled_in_one_pass_whichever_names_its_slots_ha
     assert [request.chat for request in llm.requests] == [(("user", "Which?|other|say {answer_b}"),)]
 
 
-def test_the_prompts_folder_of_the_paper_gives_both_messages(
-    write_jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_prompts_folder_of_the_paper_gives_both_messages(write_jsonl, tmp_path, monkeypatch):
     folder = tmp_path / "prompts"
     folder.mkdir()
     (folder / "pairwise_system.txt").write_text("Be fair.\n", "utf-8")
@@ -133,9 +129,7 @@ def test_the_prompts_folder_of_the_paper_gives_both_messages(
         ("{question} {answer_a} {answer_b} {profile}", "unknown slots {profile}"),
     ],
 )
-def test_a_prompt_that_cannot_work_is_refused_before_anything_is_read(
-    content: str | None, message: str, tmp_path: Path
-) -> None:
+def test_a_prompt_that_cannot_work_is_refused_before_anything_is_read(content, message, tmp_path):
     path = tmp_path / "p.txt"
     if content is not None:
         path.write_text(content, "utf-8")
@@ -144,9 +138,7 @@ def test_a_prompt_that_cannot_work_is_refused_before_anything_is_read(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_remote_judge_gets_the_question_masked_unless_told_otherwise(
-    write_jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_remote_judge_gets_the_question_masked_unless_told_otherwise(write_jsonl, tmp_path, monkeypatch):
     path = write_jsonl([make_row(1, question="Should ann@example.org reply?")])
     for masking, shown in (("auto", False), ("off", True)):
         llm = answering(monkeypatch, "Result: A", remote=True)
@@ -154,7 +146,7 @@ def test_a_remote_judge_gets_the_question_masked_unless_told_otherwise(
         assert ("ann@example.org" in llm.requests[0].chat[1].text) is shown
 
 
-def test_what_the_procedure_cannot_honor_is_refused(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:
+def test_what_the_procedure_cannot_honor_is_refused(write_jsonl, tmp_path):
     path = str(write_jsonl(rows(2)))
     for changes, message in (
         ({"model": ("length",)}, "knows --model classifier"),
@@ -170,13 +162,13 @@ def test_what_the_procedure_cannot_honor_is_refused(write_jsonl: Callable[..., P
     ):
         settings = {"model": ("judge?llm=scripted/x",), "dataset": path, "protocol": "paper", "out": tmp_path / "r"}
         with pytest.raises(BadInput, match=message):
-            evaluate(EvaluateConfig(**{**settings, **changes}))  # type: ignore[arg-type]
+            evaluate(EvaluateConfig(**{**settings, **changes}))
 
 
 @pytest.mark.parametrize("labels", [1, 3])
 def test_a_classifier_is_scored_in_padded_batches_of_eight_in_bf16_with_special_tokens_twice(
-    labels: int, write_jsonl: Callable[..., Path], tmp_path: Path
-) -> None:
+    labels, write_jsonl, tmp_path
+):
     from tests import tiny
     from tests.tiny import torch, transformers
 
@@ -214,7 +206,7 @@ def test_a_classifier_is_scored_in_padded_batches_of_eight_in_bf16_with_special_
     assert "ties count as lost" in table.notes[0]
 
 
-def test_batches_and_orders_start_anew_with_each_subset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_and_orders_start_anew_with_each_subset(tmp_path, monkeypatch):
     """Two subsets of six and five rows, one of them in two files: as if each had been evaluated on its own."""
     data = tmp_path / "data"
     numbers = {"Art/test-0": range(4), "Art/test-1": range(4, 6), "Society/test": range(6, 11), "Art/train": (11,)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
@@ -15,24 +14,18 @@ from prb.types import Failure, Post, Verdict
 from tests.runs import recording
 
 
-def test_a_spec_string_names_the_model() -> None:
+def test_a_spec_string_names_the_model():
     found = evaluate_personalized_reward("An answer.", ["I like lists."], 0.75, "scripted?reward=0")
     assert found == {"predicted_reward": 0.5, "human_preference_score": 0.75, "alignment_score": 0.75}
 
 
-def test_attributes_that_say_nothing_of_length_are_read_as_text() -> None:
+def test_attributes_that_say_nothing_of_length_are_read_as_text():
     profile = {"likes": "wooden boats and harbors"}
     near, far = (
         evaluate_personalized_reward(answer, profile, 1.0)["predicted_reward"]
         for answer in ("Walk along the harbor and look at the wooden boats.", "Compute the tax before April.")
     )
     assert near > far
-
-
-@pytest.mark.parametrize("answer", [None, "", "  "])
-def test_there_must_be_an_answer(answer: Any) -> None:
-    with pytest.raises(BadInput, match="model_output must be a text"):
-        evaluate_personalized_reward(answer, ["I like lists."], 0.5)
 
 
 @pytest.mark.parametrize(
@@ -45,9 +38,7 @@ def test_there_must_be_an_answer(answer: Any) -> None:
         (-1e4, 0.0, 1, 0.0),
     ],
 )
-def test_the_reward_is_the_sigmoid_and_alignment_the_distance_to_the_person(
-    score: float, predicted: float, human: float, alignment: float
-) -> None:
+def test_the_reward_is_the_sigmoid_and_alignment_the_distance_to_the_person(score, predicted, human, alignment):
     found = evaluate_personalized_reward("An answer.", ["I like lists."], human, ScriptedScorer(lambda _: score))
     assert found["predicted_reward"] == pytest.approx(predicted)
     assert found["alignment_score"] == pytest.approx(alignment)
@@ -65,7 +56,7 @@ def test_the_reward_is_the_sigmoid_and_alignment_the_distance_to_the_person(
         *((nothing, ()) for nothing in (None, "", [])),
     ],
 )
-def test_a_profile_may_be_texts_attributes_or_posts(profile: Any, posts: tuple[Post, ...]) -> None:
+def test_a_profile_may_be_texts_attributes_or_posts(profile, posts):
     model, asked = recording()
     evaluate_personalized_reward("An answer.", profile, 0.5, model, question="Which?")
     (ask,) = asked
@@ -73,7 +64,7 @@ def test_a_profile_may_be_texts_attributes_or_posts(profile: Any, posts: tuple[P
     assert ask.query.plan == ()
 
 
-def test_the_names_of_the_starter_code_work_and_attributes_are_read_by_the_model_that_knows_them() -> None:
+def test_the_names_of_the_starter_code_work_and_attributes_are_read_by_the_model_that_knows_them():
     profile = {"user_id": "u1", "preference_for_brevity": "high"}
     short, long = (
         prb.evaluate_personalized_reward(model_output=text, user_profile=profile, human_preference_score=0.9)
@@ -84,28 +75,31 @@ def test_the_names_of_the_starter_code_work_and_attributes_are_read_by_the_model
     assert prb.evaluate_personalized_reward(**texts) == prb.evaluate_personalized_reward(**texts, model="embedding")
 
 
-@pytest.mark.parametrize("profile", [7, [7], ["I paint.", " "], [{"stars": 5}]])
-def test_a_profile_of_another_kind_is_one_clear_line(profile: Any) -> None:
-    with pytest.raises(BadInput, match=r"^`profile[.0-9a-z]*` (must be|is) [^\n]+$"):
-        evaluate_personalized_reward("An answer.", profile, 0.5)
-
-
-@pytest.mark.parametrize("score", [-0.01, 1.01, math.nan, 7])
-def test_a_human_score_outside_0_to_1_is_refused(score: float) -> None:
-    with pytest.raises(BadInput, match=r"human_preference_score must be between 0 and 1"):
-        evaluate_personalized_reward("An answer.", [], score, "length")
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        *(({"model_output": text}, "model_output must be a text") for text in (None, "", "  ")),
+        *(
+            ({"human_preference_score": score}, "human_preference_score must be between 0 and 1")
+            for score in (-0.01, 1.01, math.nan, 7)
+        ),
+        *(
+            ({"user_profile": profile}, r"^`profile[.0-9a-z]*` (must be|is) [^\n]+$")
+            for profile in (7, [7], ["I paint.", " "], [{"stars": 5}])
+        ),
+        ({"model": ScriptedComparer(lambda _: Verdict(choice="first"))}, "only compares answers"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_clear_line(changes, says):
+    arguments = {"model_output": "An answer.", "user_profile": [], "human_preference_score": 0.5, "model": "length"}
+    with pytest.raises(BadInput, match=says):
+        evaluate_personalized_reward(**arguments | changes)
 
 
 @pytest.mark.parametrize(
-    ("said", "why"), [(Failure("busy", "later"), "busy: later"), (math.nan, "nan"), (math.inf, "inf")]
+    ("score", "why"), [(Failure("busy", "later"), "busy: later"), (math.nan, "nan"), (math.inf, "inf")]
 )
-def test_a_model_that_fails_is_an_error_not_a_number(said: float | Failure, why: str) -> None:
+def test_a_model_that_fails_is_an_error_not_a_number(score, why):
     with pytest.raises(PrbError, match=f"no score: {why}") as caught:
-        evaluate_personalized_reward("An answer.", [], 0.5, ScriptedScorer(lambda _: said))
+        evaluate_personalized_reward("An answer.", [], 0.5, ScriptedScorer(lambda _: score))
     assert caught.value.exit_code == 1
-
-
-def test_a_model_that_only_compares_is_refused() -> None:
-    model = ScriptedComparer(lambda _: Verdict(choice="first"))
-    with pytest.raises(BadInput, match="only compares answers"):
-        evaluate_personalized_reward("An answer.", [], 0.5, model)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from prb.api import ppo
@@ -16,11 +12,9 @@ from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.serving.server import ServeConfig, serve
 from prb.summary import CONDITIONS
-from prb.types import Duel, Failure, Record
+from prb.types import Duel, Record
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length, names, outcomes, prefers, result, settings
-
-Write = Callable[..., Path]
 
 
 def longer(duel: Duel) -> bool | None:
@@ -28,9 +22,7 @@ def longer(duel: Duel) -> bool | None:
 
 
 @pytest.mark.parametrize("model", [ScriptedScorer(by_length), prefers(longer)], ids=["scorer", "comparer"])
-def test_the_outcomes_of_a_run_are_a_scores_file_with_the_same_result(
-    model: Any, write_jsonl: Write, tmp_path: Path
-) -> None:
+def test_the_outcomes_of_a_run_are_a_scores_file_with_the_same_result(model, write_jsonl, tmp_path):
     several = make_row(9, chosen=["Short.", "Short too."], rejected=["A bit longer.", "No."])
     data = write_jsonl([*make_twins(1), *make_twins(2), make_row(3), several])
     live = evaluate(settings(data, tmp_path / "live"), models={"mine": model})
@@ -41,26 +33,24 @@ def test_the_outcomes_of_a_run_are_a_scores_file_with_the_same_result(
     assert credits[0] == credits[1]
 
 
-def test_a_row_without_rubric_has_its_score_under_oracle(write_jsonl: Write, tmp_path: Path) -> None:
-    data = write_jsonl([make_row(n, rubric_aspects=[]) for n in (1, 2)])
-    scores = write_jsonl(
-        [{"pair": f"r{n}", "verdict": "chosen", "condition": "oracle"} for n in (1, 2)], "scores.jsonl"
-    )
-    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=tuple(CONDITIONS))
-    summary = evaluate(config).summary
+def test_a_row_without_rubric_has_its_score_under_oracle(write_jsonl, evaluated):
+    verdicts = [{"pair": f"r{n}", "verdict": "chosen", "condition": "oracle"} for n in (1, 2)]
+    spec = f"mine:=scores?path={write_jsonl(verdicts)}"
+    rows = [make_row(n, rubric_aspects=[]) for n in (1, 2)]
+    summary = evaluated(rows, {}, model=(spec,), condition=tuple(CONDITIONS)).summary
     assert result(summary, "oracle")["accuracy"]["value"] == 1.0
 
 
 class Given:
-    """Records by row, as an object of one's own."""
+    """The same record for every row, as an object of one's own."""
 
     fingerprint = "given"
 
-    def __init__(self, records: dict[str, Record]) -> None:
-        self.records = records
+    def __init__(self, record: Record) -> None:
+        self.record = record
 
-    def recall(self, pair: str, condition: str) -> Record | Failure:
-        return self.records.get(pair) or Failure("not recorded")
+    def recall(self, pair: str, condition: str) -> Record:
+        return self.record
 
 
 SCORES, VERDICTS = "the recorded scores do not fit the answers", "the recorded verdicts do not fit the answers"
@@ -79,34 +69,28 @@ SCORES, VERDICTS = "the recorded scores do not fit the answers", "the recorded v
         (Record(), f"{VERDICTS}: 2 answers"),
     ],
 )
-def test_a_record_that_does_not_fit_its_row_is_a_failure(
-    record: Record, failure: str, write_jsonl: Write, tmp_path: Path
-) -> None:
-    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("none",))
-    evaluate(config, models={"mine": Given({"r1": record})})
-    (line,) = outcomes(tmp_path / "run")
+def test_a_record_that_does_not_fit_its_row_is_a_failure(record, failure, evaluated):
+    (line,) = outcomes(evaluated([make_row(1)], Given(record), condition=("none",)).folder)
     assert (line["failure"], line["credit"], line["failure_kind"]) == (failure, None, "row")
 
 
-def test_what_a_record_cost_and_said_is_in_the_outcome(write_jsonl: Write, tmp_path: Path) -> None:
+def test_what_a_record_cost_and_said_is_in_the_outcome(evaluated):
     record = Record(verdicts=("second", None), tokens=7, cost=0.5, text=("B.",))
-    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("none",))
-    evaluate(config, models={"mine": Given({"r1": record})})
-    (line,) = outcomes(tmp_path / "run")
+    (line,) = outcomes(evaluated([make_row(1)], Given(record), condition=("none",)).folder)
     spent = {key: line[key] for key in ("credit", "verdicts", "tokens", "cost", "text")}
     assert spent == {"credit": 0.0, "verdicts": ["second", None], "tokens": 7, "cost": 0.5, "text": ["B."]}
 
 
-def test_ratings_take_one_score_per_row(write_jsonl: Write, tmp_path: Path) -> None:
+def test_ratings_take_one_score_per_row(write_jsonl, evaluated):
     plain = {"user": "u", "chosen": None, "rejected": None}
     rows = [make_row(n, **plain, answer="x" * n, rating=n / 5) for n in range(1, 6)]
-    scores = write_jsonl([{"id": f"r{n}", "score": n} for n in range(1, 6)], "scores.jsonl")
+    scores = write_jsonl([{"id": f"r{n}", "score": n} for n in range(1, 6)])
     spec = f"mine:=scores?path={scores}&condition=none"
-    config = settings(write_jsonl(rows), tmp_path / "run", task="ratings", model=(spec,), condition=("none",))
-    assert result(evaluate(config).summary, "none")["concordance"]["value"] == 1.0
+    summary = evaluated(rows, {}, task="ratings", model=(spec,), condition=("none",)).summary
+    assert result(summary, "none")["concordance"]["value"] == 1.0
 
 
-def test_verbs_that_score_new_answers_refuse_recorded_scores(write_jsonl: Write, tmp_path: Path) -> None:
+def test_verbs_that_score_new_answers_refuse_recorded_scores(write_jsonl, tmp_path):
     scores = write_jsonl([{"pair": "r1", "verdict": "tie"}], "scores.jsonl")
     spec, problem = f"scores?path={scores}", "holds recorded scores; .* a model that can score new answers"
     with pytest.raises(BadInput, match=problem):

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from prb.data.load import load
 from prb.errors import GateFailed
 from prb.evaluation.audit import AuditConfig, audit
-from prb.evaluation.derive import require
-from prb.evaluation.run import evaluate
+from prb.evaluation.config import require
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.evaluation_results import Evaluation
 from prb.reporting.results import Audit
-from prb.runs import Finished
 from prb.summary import Summary
 from prb.types import Ask, RewardModel
 from tests.conftest import Row, make_row
-from tests.runs import contrast, prefers, settings
+from tests.runs import contrast, prefers
 
-Write = Callable[..., Path]
 COLORS = ("red", "blue", "green", "gray", "pink", "gold", "black", "brown")
 CONTRASTS = ("misapplication", "misapplication_control", "sycophancy", "pull")
 
@@ -77,16 +70,11 @@ def hash_of(text: str) -> int:
 
 
 @pytest.fixture
-def run(write_jsonl: Write, tmp_path: Path) -> Callable[..., Finished]:
-    def run(rows: list[Row], models: dict[str, RewardModel] = MODELS, **changes: Any) -> Finished:
-        path = write_jsonl(rows, f"{len(rows)}.jsonl")
-        config = settings(path, tmp_path / path.stem, model=tuple(models), **changes)
-        return evaluate(config, models=models)
-
-    return run
+def run(evaluated):
+    return lambda rows, models=MODELS: evaluated(rows, models)
 
 
-def test_a_sycophant_misapplies_everything_and_a_perfect_model_nothing(run: Callable[..., Finished]) -> None:
+def test_a_sycophant_misapplies_everything_and_a_perfect_model_nothing(run):
     summary = run(RESTRAINED).summary
     assert summary["dataset"]["restraint"] == 16
     values = {model: [contrast(summary, key, model)["value"] for key in CONTRASTS] for model in MODELS}
@@ -96,7 +84,7 @@ def test_a_sycophant_misapplies_everything_and_a_perfect_model_nothing(run: Call
     assert contrast(summary, "sycophancy", "sycophant")["n"] == 8
 
 
-def test_a_user_blind_model_is_at_exactly_0_and_verdicts_that_agree_are_not(run: Callable[..., Finished]) -> None:
+def test_a_user_blind_model_is_at_exactly_0_and_verdicts_that_agree_are_not(run):
     reader = prefers(lambda duel: "plainly" in duel.first)
     summary = run(RESTRAINED, {"blind": MODELS["blind"], "reader": reader}).summary
     blind, judged = (contrast(summary, "misapplication", model) for model in ("blind", "reader"))
@@ -105,9 +93,7 @@ def test_a_user_blind_model_is_at_exactly_0_and_verdicts_that_agree_are_not(run:
     assert judged["high"] > 0.1
 
 
-def test_in_data_of_both_kinds_gain_and_control_speak_of_the_rows_that_a_history_may_decide(
-    run: Callable[..., Finished],
-) -> None:
+def test_in_data_of_both_kinds_gain_and_control_speak_of_the_rows_that_a_history_may_decide(run):
     mixed = run([*RESTRAINED, *PERSONAL]).summary
     alone = run(PERSONAL).summary
     for model, spoiled in {"sycophant": 1, "perfect": 0, "blind": 0}.items():
@@ -120,7 +106,7 @@ def test_in_data_of_both_kinds_gain_and_control_speak_of_the_rows_that_a_history
     assert not {row["kind"] for row in alone["contrasts"]} & set(CONTRASTS)
 
 
-def test_misapplication_can_be_required_and_is_missing_elsewhere(run: Callable[..., Finished]) -> None:
+def test_misapplication_can_be_required_and_is_missing_elsewhere(run):
     summary = Summary.read(run(RESTRAINED).summary)
     require("perfect:misapplication<0.1,blind:misapplication.high<0.1", summary)
     with pytest.raises(GateFailed, match=r"misapplication<0.1: sycophant has 1.0000"):
@@ -129,7 +115,7 @@ def test_misapplication_can_be_required_and_is_missing_elsewhere(run: Callable[.
         require("misapplication<0.1", Summary.read(run(PERSONAL).summary))
 
 
-def test_the_table_says_who_lets_the_history_decide(run: Callable[..., Finished]) -> None:
+def test_the_table_says_who_lets_the_history_decide(run):
     done = run(RESTRAINED)
     (table,) = Evaluation(done.folder, done.summary).tables()
     assert table.title == "1 of 3 models lets the user's history decide where it must not."
@@ -140,7 +126,7 @@ def test_the_table_says_who_lets_the_history_decide(run: Callable[..., Finished]
     assert table.rows[-1][4].rstrip("*") == "100.0"
 
 
-def test_an_audit_says_whether_a_benchmark_can_see_restraint(write_jsonl: Write, tmp_path: Path) -> None:
+def test_an_audit_says_whether_a_benchmark_can_see_restraint(write_jsonl, tmp_path):
     said = {}
     for name, rows in {"both": [*RESTRAINED, *PERSONAL], "none": PERSONAL}.items():
         config = AuditConfig(dataset=str(write_jsonl(rows, f"{name}.jsonl")), out=tmp_path / name)
@@ -152,7 +138,7 @@ def test_an_audit_says_whether_a_benchmark_can_see_restraint(write_jsonl: Write,
     }
 
 
-def test_minimal_pairs_differ_in_a_mention_of_the_users_own_taste() -> None:
+def test_minimal_pairs_differ_in_a_mention_of_the_users_own_taste():
     pairs = list(load("mirror?split=mention"))
     assert len(pairs) == 120
     for pair in pairs:

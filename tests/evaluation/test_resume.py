@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ from typing import Any
 import pytest
 
 from prb.errors import RunConflict
-from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Reward, RewardModel, Verdict
 from tests.conftest import make_row, make_twins
 from tests.runs import Notes, by_length, names, outcomes, same_files, settings
 
-Write = Callable[..., Path]
 ROWS = [*make_twins(1), make_row(5), *make_twins(2), make_row(6, profile=[])]
 CHILD = """
 import os, signal, sys
@@ -62,14 +59,14 @@ def models() -> dict[str, RewardModel]:
 
 
 @pytest.fixture
-def whole(write_jsonl: Write, tmp_path: Path) -> tuple[EvaluateConfig, Path]:
+def whole(write_jsonl, tmp_path):
     """A small run of a scorer and a comparer, never disturbed; six rows in batches of four."""
     config = settings(write_jsonl(ROWS), tmp_path / "whole", model=("mine", "judge"), batch=4)
     evaluate(config, models=models())
     return config, tmp_path / "whole"
 
 
-def test_a_run_in_out_is_extended_by_rows_models_and_conditions(write_jsonl: Write, tmp_path: Path) -> None:
+def test_a_run_in_out_is_extended_by_rows_models_and_conditions(write_jsonl, tmp_path):
     """What was asked is not asked again, and the result is that of a run with these settings from the beginning."""
     data = write_jsonl(ROWS)
     asked: list[str] = []
@@ -99,7 +96,7 @@ def test_a_run_in_out_is_extended_by_rows_models_and_conditions(write_jsonl: Wri
         run("run")
 
 
-def test_edited_data_in_a_folder_that_was_named_is_told_in_words(write_jsonl: Write, tmp_path: Path) -> None:
+def test_edited_data_in_a_folder_that_was_named_is_told_in_words(write_jsonl, tmp_path):
     config = settings(write_jsonl([make_row(0)]), tmp_path / "run", model=("length",))
     evaluate(config)
     write_jsonl([make_row(1)])
@@ -107,9 +104,7 @@ def test_edited_data_in_a_folder_that_was_named_is_told_in_words(write_jsonl: Wr
         evaluate(config)
 
 
-def test_the_same_command_on_edited_data_is_another_run_in_the_default_folder(
-    write_jsonl: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_command_on_edited_data_is_another_run_in_the_default_folder(write_jsonl, tmp_path, monkeypatch):
     data = write_jsonl(ROWS)
     monkeypatch.chdir(tmp_path)
     config = replace(settings(data, tmp_path), out=None)
@@ -130,9 +125,7 @@ def test_the_same_command_on_edited_data_is_another_run_in_the_default_folder(
         ({"planner": "extractive?aspects=2"}, ['evaluate.planner: "extractive" → "extractive?aspects=2"']),
     ],
 )
-def test_another_configuration_is_refused_and_every_difference_named(
-    changes: dict[str, Any], says: list[str], whole: tuple[EvaluateConfig, Path]
-) -> None:
+def test_another_configuration_is_refused_and_every_difference_named(changes, says, whole):
     config, folder = whole
     before = {name: (folder / name).read_bytes() for name in names(folder)}
     with pytest.raises(RunConflict) as caught:
@@ -154,7 +147,7 @@ def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedPr
 
 
 @pytest.fixture
-def undisturbed(write_jsonl: Write, tmp_path: Path) -> EvaluateConfig:
+def undisturbed(write_jsonl, tmp_path):
     data = write_jsonl([row for n in range(1, 6) for row in make_twins(n)])
     config = settings(data, tmp_path / "undisturbed", batch=2)
     evaluate(config, models={"mine": ScriptedScorer(by_length, "recording")})
@@ -164,7 +157,7 @@ def undisturbed(write_jsonl: Write, tmp_path: Path) -> EvaluateConfig:
 # a batch is one twin: 2 calls under none, 4 under profile, 4 under shuffled; five batches are 50 calls
 
 
-def test_interrupted_a_run_exits_130_and_can_be_resumed(undisturbed: EvaluateConfig, tmp_path: Path) -> None:
+def test_interrupted_a_run_exits_130_and_can_be_resumed(undisturbed, tmp_path):
     stopped = child(27, "SIGINT", Path(undisturbed.dataset), tmp_path / "run")
     assert stopped.returncode == 130
     last = stopped.stderr.splitlines()[-1]

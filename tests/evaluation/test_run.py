@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,9 @@ from prb.evaluation.run import complete, evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.runs import read_json
 from prb.summary import CONDITIONS
-from prb.types import Ask, Failure, Query, RewardModel
+from prb.types import Ask, Failure, RewardModel
 from tests.conftest import make_row, make_twins
 from tests.runs import Notes, by_length, contrast, names, outcomes, prefers, recording, result, settings
-
-Write = Callable[..., Path]
 
 
 def no_constants(text: str) -> Any:
@@ -48,48 +45,40 @@ USER_BLIND: dict[str, RewardModel] = {
 
 @pytest.mark.parametrize("name", USER_BLIND)
 @pytest.mark.parametrize("batch", [1, 3, 64])
-def test_a_user_blind_model_scores_exactly_half_on_mirror_rows(
-    name: str, batch: int, write_jsonl: Write, tmp_path: Path
-) -> None:
-    data = write_jsonl([row for n in range(1, 6) for row in make_twins(n)])
-    config = settings(data, tmp_path / "run", condition=tuple(CONDITIONS), batch=batch)
-    summary = evaluate(config, models={"mine": USER_BLIND[name]}).summary
+def test_a_user_blind_model_scores_exactly_half_on_mirror_rows(name, batch, evaluated):
+    twins = [row for n in range(1, 6) for row in make_twins(n)]
+    summary = evaluated(twins, USER_BLIND[name], condition=tuple(CONDITIONS), batch=batch).summary
     for condition in CONDITIONS:
         found = result(summary, condition)
-        assert found["accuracy"]["value"] == 0.5, condition
-        assert found["person_effect"]["value"] == 0.5, condition
-    for kind in ("gain", "control"):
-        assert contrast(summary, kind)["value"] == 0.0
+        assert (found["accuracy"]["value"], found["person_effect"]["value"]) == (0.5, 0.5), condition
+    assert contrast(summary, "gain")["value"] == contrast(summary, "control")["value"] == 0.0
 
 
 @pytest.mark.parametrize("batch", [1, 4, 64])
-def test_each_distinct_prompt_and_answer_reaches_the_model_once_a_run(
-    batch: int, write_jsonl: Write, tmp_path: Path
-) -> None:
+def test_each_distinct_prompt_and_answer_reaches_the_model_once_a_run(batch, evaluated):
     model, asked = recording()
-    data = write_jsonl([row for n in range(1, 6) for row in make_twins(n)] + [make_row(99)])
-    evaluate(settings(data, tmp_path / "run", condition=tuple(CONDITIONS), batch=batch), models={"mine": model})
+    rows = [row for n in range(1, 6) for row in make_twins(n)] + [make_row(99)]
+    evaluated(rows, model, condition=tuple(CONDITIONS), batch=batch)
     assert len(asked) == len({(repr(ask.query), ask.answer) for ask in asked})
     without_user = [ask for ask in asked if ask.query.user is None]
     assert len(without_user) == 2 * 6  # two answers for each of the six questions, whoever asks
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, Failure("refused")])
-def test_failures_are_null_counted_and_never_a_number(bad: float | Failure, write_jsonl: Write, tmp_path: Path) -> None:
+def test_failures_are_null_counted_and_never_a_number(bad, evaluated):
     def sometimes(ask: Ask) -> float | Failure:
         return bad if "plant 2" in ask.answer else float(len(ask.answer))
 
-    data = write_jsonl([make_row(n) for n in (1, 2, 3)])
-    done = evaluate(settings(data, tmp_path / "run"), models={"mine": ScriptedScorer(sometimes)})
+    done = evaluated([make_row(n) for n in (1, 2, 3)], ScriptedScorer(sometimes))
     reason = "refused" if isinstance(bad, Failure) else "not a finite number"
     for condition in ("none", "profile", "shuffled"):
         found = result(done.summary, condition)
         assert (found["accuracy"]["value"], found["accuracy"]["n"], found["accuracy"]["failed"]) == (0.0, 2, 1)
         assert found["failures"] == {reason: 1}
     assert (contrast(done.summary, "gain")["n"], contrast(done.summary, "gain")["dropped"]) == (2, 1)
-    assert [line["credit"] for line in outcomes(tmp_path / "run") if line["pair"] == "r2"] == [None] * 3
+    assert [line["credit"] for line in outcomes(done.folder) if line["pair"] == "r2"] == [None] * 3
     assert read_json(done.folder / "users.json")["results"][0]["accuracy"] == [0.0, None, 0.0]
-    strictly_json(tmp_path / "run")
+    strictly_json(done.folder)
 
 
 @pytest.mark.parametrize(
@@ -97,51 +86,32 @@ def test_failures_are_null_counted_and_never_a_number(bad: float | Failure, writ
     [ScriptedScorer(lambda _: math.nan), ScriptedComparer(lambda _: Failure("no verdict"))],
     ids=["scorer", "judge"],
 )
-def test_a_model_that_always_fails_has_no_accuracy(model: RewardModel, write_jsonl: Write, tmp_path: Path) -> None:
-    done = evaluate(settings(write_jsonl(make_twins(1)), tmp_path / "run"), models={"mine": model})
+def test_a_model_that_always_fails_has_no_accuracy(model, evaluated):
+    done = evaluated(make_twins(1), model)
     found = result(done.summary, "profile")
     assert found["accuracy"] == {"value": None, "low": None, "high": None, "n": 0, "failed": 2, "ties": 0}
     assert found["mirror_accuracy"] is found["person_effect"] is found["average_user_share"] is None
     assert contrast(done.summary, "control")["value"] is contrast(done.summary, "control")["p_holm"] is None
-    strictly_json(tmp_path / "run")
-
-
-class Watching:
-    """A scorer that keeps what it saw, and may live elsewhere."""
-
-    fingerprint = "watching"
-
-    def __init__(self, remote: bool) -> None:
-        self.remote = remote
-        self.saw: list[Query] = []
-
-    def score(self, asks: Any) -> list[float]:
-        self.saw += [ask.query for ask in asks]
-        return [1.0] * len(asks)
+    strictly_json(done.folder)
 
 
 @pytest.mark.parametrize(
     ("mask_pii", "remote", "masked"),
-    [("on", False, True), ("on", True, True), ("off", False, False), ("off", True, False), ("auto", False, False),
-     ("auto", True, True)],
-)  # fmt: skip
-def test_personal_data_is_masked_when_asked_for_or_when_texts_leave_the_machine(
-    mask_pii: str, remote: bool, masked: bool, write_jsonl: Write, tmp_path: Path
-) -> None:
-    def posts(n: int) -> list[dict[str, str]]:
-        return [{"id": "p1", "category": "", "text": f"I love {n} lists, mail me at ann@example.org please."}]
-
-    data = write_jsonl([make_row(n, question=f"Is @bob_{n} right?", profile=posts(n)) for n in (1, 2)])
-    model = Watching(remote)
-    config = settings(data, tmp_path / "run", condition=tuple(CONDITIONS), mask_pii=mask_pii)
-    evaluate(config, models={"mine": model})
-    assert len(model.saw) == 2 * 2 * 5
-    seen = "\n".join(map(repr, model.saw))
+    [("on", False, True), ("off", True, False), ("auto", False, False), ("auto", True, True)],
+)
+def test_personal_data_is_masked_when_asked_for_or_when_texts_leave_the_machine(mask_pii, remote, masked, evaluated):
+    posts = [f"I love {n} lists, mail me at ann@example.org please." for n in (1, 2)]
+    rows = [make_row(n, question=f"Is @bob_{n} right?", profile=[post]) for n, post in enumerate(posts, 1)]
+    model, asked = recording()
+    model.remote = remote
+    evaluated(rows, model, condition=tuple(CONDITIONS), mask_pii=mask_pii)
+    assert len(asked) == 2 * 2 * 5
+    seen = "\n".join(repr(ask.query) for ask in asked)
     assert ("ann@example.org" in seen, "@bob_1" in seen) == (not masked, not masked)
     assert ("[e-mail]" in seen, "[handle]" in seen) == (masked, masked)
 
 
-def test_progress_is_told_of_every_row(write_jsonl: Write, tmp_path: Path) -> None:
+def test_progress_is_told_of_every_row(write_jsonl, tmp_path):
     notes = Notes()
     config = settings(write_jsonl([make_row(n) for n in range(5)]), tmp_path / "run", batch=2)
     evaluate(config, models={"mine": ScriptedScorer(by_length)}, progress=notes)
@@ -176,9 +146,7 @@ def test_progress_is_told_of_every_row(write_jsonl: Write, tmp_path: Path) -> No
         ({"split": "dev"}, "has no `split` field, so there is no split 'dev'"),
     ],
 )
-def test_a_wrong_setting_is_refused_before_anything_is_written(
-    changes: dict[str, Any], says: str, write_jsonl: Write, tmp_path: Path
-) -> None:
+def test_a_wrong_setting_is_refused_before_anything_is_written(changes, says, write_jsonl, tmp_path):
     data = write_jsonl([make_row(1)])
     with pytest.raises(BadInput) as caught:
         evaluate(settings(data, tmp_path / "run", **changes), models={"mine": ScriptedScorer(by_length)})
@@ -187,17 +155,17 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(
     assert names(tmp_path) == ["set.jsonl"]
 
 
-def test_something_that_is_no_reward_model_is_refused_and_leaves_no_trace(write_jsonl: Write, tmp_path: Path) -> None:
+def test_something_that_is_no_reward_model_is_refused_and_leaves_no_trace(write_jsonl, tmp_path):
     class Neither:
         fingerprint = "neither"
 
     config = settings(write_jsonl([make_row(1)]), tmp_path / "run")
     with pytest.raises(BadInput, match=r"'mine' is not a reward model: it needs `fingerprint`"):
-        evaluate(config, models={"mine": Neither()})  # type: ignore[dict-item]
+        evaluate(config, models={"mine": Neither()})
     assert not (tmp_path / "run").exists()
 
 
-def test_defaults_are_filled_in_and_repetitions_dropped() -> None:
+def test_defaults_are_filled_in_and_repetitions_dropped():
     full = complete(EvaluateConfig(dataset="rows.jsonl"))
     assert (full.model, full.condition) == (DEFAULT_MODELS, DEFAULT_CONDITIONS)
     for split, more in ((None, (PERSONAL, READER)), ("test", (PERSONAL, READER)), ("hard", (READER,)), ("dev", ())):
@@ -206,7 +174,7 @@ def test_defaults_are_filled_in_and_repetitions_dropped() -> None:
     assert (once.model, once.condition) == (("length", "random"), ("none",))
 
 
-def test_the_default_folder_is_named_by_data_and_settings_but_not_by_presentation() -> None:
+def test_the_default_folder_is_named_by_data_and_settings_but_not_by_presentation():
     config = EvaluateConfig(dataset="some/where/my set.jsonl", model=("length",))
     folder = config.folder("my set.jsonl")
     assert folder.parent == Path("runs")
@@ -215,10 +183,9 @@ def test_the_default_folder_is_named_by_data_and_settings_but_not_by_presentatio
     assert replace(config, k=4).folder("my set.jsonl") != folder
 
 
-def test_a_model_may_have_a_short_name_everywhere(write_jsonl: Write, tmp_path: Path) -> None:
-    config = settings(write_jsonl([make_row(n) for n in range(3)]), tmp_path / "run", model=("hash:=random?seed=7",))
-    summary = evaluate(config).summary
+def test_a_model_may_have_a_short_name_everywhere(evaluated):
+    summary = evaluated([make_row(n) for n in range(3)], {}, model=("hash:=random?seed=7",)).summary
     assert {row["model"] for row in summary["results"]} == {"hash"}
     assert {row["model"] for row in summary["contrasts"]} == {"hash"}
     with pytest.raises(BadInput, match="the same short name"):
-        evaluate(settings("mirror", tmp_path / "other", model=("a:=random", "a:=length")))
+        evaluated("mirror", {}, model=("a:=random", "a:=length"))

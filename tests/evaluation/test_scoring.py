@@ -68,15 +68,13 @@ def values(*rewards: float | Failure) -> Callable[[Ask], float | Failure]:
         ((Failure("one"), Failure("two")), "one", (None, None)),
     ],
 )
-def test_a_failure_has_the_first_reason_and_is_no_loss(
-    rewards: tuple[float | Failure, ...], failure: str, scores: tuple[float | None, ...]
-) -> None:
+def test_a_failure_has_the_first_reason_and_is_no_loss(rewards, failure, scores):
     (line,) = scored(values(*rewards), [make_row(1)])
     assert (line.credit, line.margin, line.failure, line.scores) == (None, None, failure, scores)
     assert orjson.loads(orjson.dumps(line))["scores"] == list(scores)
 
 
-def test_a_query_that_cannot_be_made_never_reaches_the_model() -> None:
+def test_a_query_that_cannot_be_made_never_reaches_the_model():
     model, asked = recording()
     items, ask = asker([make_row(1)])
     (line,) = outcomes_of(ScorerOutcomes("mine", model, ask), items, "shuffled")
@@ -85,14 +83,14 @@ def test_a_query_that_cannot_be_made_never_reaches_the_model() -> None:
     assert line.failure == "no other user to borrow a history from"
 
 
-def test_a_reward_tells_what_it_cost_and_what_it_cut() -> None:
+def test_a_reward_tells_what_it_cost_and_what_it_cut():
     rewards = values(
         Reward(2.0, tokens=10, cut=1, cost=0.25, text="good"), Reward(1.0, tokens=12, cut=2, cost=0.5, text="less good")
     )
     (line,) = scored(rewards, [make_row(1)])
     assert (line.tokens, line.cut, line.cost) == (22, 2, 0.75)  # both answers saw one prompt: the larger cut counts
     assert line.text == ("good", "less good")
-    assert type(line.scores[0]) is float  # type: ignore[index]
+    assert type(line.scores[0]) is float
 
 
 @pytest.mark.parametrize(
@@ -107,9 +105,7 @@ def test_a_reward_tells_what_it_cost_and_what_it_cut() -> None:
         (lambda duel: None if duel.first.startswith("Once") else True, ("tie", "first"), 0.25),
     ],
 )
-def test_a_comparer_gets_the_mean_of_both_orders(
-    says: Callable[[Duel], bool | None], verdicts: tuple[str, str], credit: float
-) -> None:
+def test_a_comparer_gets_the_mean_of_both_orders(says, verdicts, credit):
     (line,) = compared(prefers(says), [make_row(1)])
     assert (line.verdicts, line.credit, line.margin) == (verdicts, credit, credit - 0.5)
     assert line.scores is None
@@ -122,15 +118,13 @@ def test_a_comparer_gets_the_mean_of_both_orders(
         ([Verdict(choice="first"), Failure("no verdict", "Hm.")], ("first", None)),
     ],
 )
-def test_without_a_verdict_in_each_order_a_judge_fails_and_does_not_lose(
-    replies: list[Verdict | Failure], verdicts: tuple[str | None, ...]
-) -> None:
+def test_without_a_verdict_in_each_order_a_judge_fails_and_does_not_lose(replies, verdicts):
     left = iter(replies)
     (line,) = compared(ScriptedComparer(lambda _: next(left)), [make_row(1)])
     assert (line.credit, line.margin, line.verdicts, line.failure) == (None, None, verdicts, "no verdict: Hm.")
 
 
-def test_one_order_is_asked_once_and_fixed_by_the_hash_of_the_pair_whatever_its_company() -> None:
+def test_one_order_is_asked_once_and_fixed_by_the_hash_of_the_pair_whatever_its_company():
     rows = [make_row(n) for n in range(1, 21)]
     duels: list[Duel] = []
 
@@ -153,7 +147,7 @@ def test_one_order_is_asked_once_and_fixed_by_the_hash_of_the_pair_whatever_its_
 SEVERAL = {"chosen": ["best", "good"], "rejected": ["poor", "bad"]}
 
 
-def test_with_several_answers_all_are_scored_once_and_the_top_one_counts() -> None:
+def test_with_several_answers_all_are_scored_once_and_the_top_one_counts():
     scores = {"best": 1.0, "good": 3.0, "poor": 2.0, "bad": 0.0}
     (line,) = scored(lambda ask: scores[ask.answer], [make_row(1, **SEVERAL)])
     assert (line.scores, line.credit, line.margin) == ((1.0, 3.0, 2.0, 0.0), 1.0, 1.0)
@@ -164,7 +158,7 @@ def test_with_several_answers_all_are_scored_once_and_the_top_one_counts() -> No
 
 
 @pytest.mark.parametrize("both", [True, False])
-def test_a_comparer_plays_every_right_answer_against_every_wrong_one(both: bool) -> None:
+def test_a_comparer_plays_every_right_answer_against_every_wrong_one(both):
     asked: list[tuple[str, str]] = []
 
     def shorter(duel: Duel) -> Verdict:

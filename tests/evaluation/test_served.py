@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,24 +14,18 @@ from prb.errors import Unreachable
 from tests import tiny
 from tests.conftest import make_row
 from tests.models.reward_server import RewardServer, serve_rewards, start
+from tests.runs import outcomes
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RewardServer:
+def server(tmp_path, monkeypatch):
     monkeypatch.setattr("prb.llm.endpoint.retry_pause", lambda *_: 0.0)
     words = tiny.tokenizer()
     words.save_pretrained(tmp_path / "rm")
     return RewardServer("vllm", str(tmp_path / "rm"), words)
 
 
-def lines(out: Path) -> list[dict[str, Any]]:
-    read = [orjson.loads(line) for line in (out / "outcomes.jsonl").read_bytes().splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("seconds", "crc")} for line in read]
-
-
-def test_a_run_whose_server_died_is_resumed_and_equals_an_undisturbed_one(
-    server: RewardServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_server_died_is_resumed_and_equals_an_undisturbed_one(server, tmp_path, monkeypatch):
     monkeypatch.setenv("RM_KEY", "sk-very-secret-1234")
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(b"".join(orjson.dumps(make_row(n)) + b"\n" for n in range(24)))
@@ -52,13 +45,13 @@ def test_a_run_whose_server_died_is_resumed_and_equals_an_undisturbed_one(
         server.fault = dies
         with pytest.raises(Unreachable, match="run the same command again to resume"):
             run("again")
-        kept = lines(tmp_path / "again")
-        assert 0 < len(kept) < len(lines(tmp_path / "whole"))
+        kept = outcomes(tmp_path / "again")
+        assert 0 < len(kept) < len(outcomes(tmp_path / "whole"))
         assert all(line["failure"] is None for line in kept)
         server.fault = lambda *_: None
         start(server)
         resumed = run("again")
-    assert lines(tmp_path / "again") == lines(tmp_path / "whole")
+    assert outcomes(tmp_path / "again") == outcomes(tmp_path / "whole")
     assert resumed.summary == whole.summary
     for file in (tmp_path / "again").iterdir():
         assert b"secret" not in file.read_bytes()

@@ -53,14 +53,14 @@ def slow_ac1(votes: Ints, values: int) -> float:
     return float((agreed - chance) / (1 - chance))
 
 
-def test_fleiss_example_of_1971_by_hand() -> None:
+def test_fleiss_example_of_1971_by_hand():
     """Two units, three raters: (a a b) and (b b b): P = (1/3 + 1)/2, chance = (1/3)² + (2/3)²."""
     votes = np.array([[0, 0, 1], [1, 1, 1]])
     assert fleiss_kappa(votes, 2) == pytest.approx((2 / 3 - 5 / 9) / (4 / 9))
     assert gwet_ac1(votes, 2) == pytest.approx((2 / 3 - 2 * (1 / 3) * (2 / 3)) / (1 - 4 / 9))
 
 
-def test_krippendorffs_own_example_has_his_alpha() -> None:
+def test_krippendorffs_own_example_has_his_alpha():
     """Four observers, twelve units with gaps (Krippendorff 2011, section C): nominal 0.743, ordinal 0.815."""
     gap = -1
     rows = [
@@ -76,28 +76,16 @@ def test_krippendorffs_own_example_has_his_alpha() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(VOTES)
-def test_coefficients_equal_their_slow_twins(votes: Ints) -> None:
+def test_coefficients_equal_their_slow_twins(votes):
     if not any(len(row) > 1 for row in known(votes)):
         return
-    for mine, twin in (
-        (fleiss_kappa(votes, 3), slow_fleiss(votes, 3)),
-        (gwet_ac1(votes, 3), slow_ac1(votes, 3)),
-    ):
+    for mine, twin in ((fleiss_kappa(votes, 3), slow_fleiss(votes, 3)), (gwet_ac1(votes, 3), slow_ac1(votes, 3))):
         assert (mine is None) == (twin is None)
         if mine is not None:
             assert mine == pytest.approx(twin, abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
-@given(FULL, st.permutations(range(4)), st.permutations(range(3)))
-def test_names_of_raters_and_of_values_do_not_matter(votes: Ints, raters: list[int], values: list[int]) -> None:
-    renamed = np.array(values)[votes][:, raters]
-    for statistic in (krippendorff_alpha, fleiss_kappa, gwet_ac1):
-        one, two = statistic(votes, 3), statistic(renamed, 3)
-        assert one == pytest.approx(two) if one is not None else two is None
-
-
-def test_perfect_agreement_is_one_and_a_single_value_is_undefined() -> None:
+def test_perfect_agreement_is_one_and_a_single_value_is_undefined():
     votes = np.array([[0, 0, 0], [1, 1, 1], [2, 2, 2]])
     for statistic in (krippendorff_alpha, fleiss_kappa, gwet_ac1):
         assert statistic(votes, 3) == pytest.approx(1.0)
@@ -106,13 +94,13 @@ def test_perfect_agreement_is_one_and_a_single_value_is_undefined() -> None:
     assert gwet_ac1(same, 3) == 1.0  # its chance term does not break down: that is what it is for
 
 
-def test_raters_without_common_units_have_no_kappa() -> None:
+def test_raters_without_common_units_have_no_kappa():
     assert fleiss_kappa(np.array([[0, -1], [-1, 1]]), 2) is None
     nothing = with_interval(lambda v: krippendorff_alpha(v, 2), np.array([[0, -1], [-1, 1]]), np.arange(2))
     assert (nothing.value, nothing.low, nothing.n) == (None, None, 0)
 
 
-def test_resampling_whole_groups_is_wider_than_pretending_that_copies_are_new() -> None:
+def test_resampling_whole_groups_is_wider_than_pretending_that_copies_are_new():
     rng = np.random.default_rng(1)
     truth = rng.integers(0, 2, size=40)
     votes = np.where(rng.random((40, 3)) < 0.8, truth[:, None], 1 - truth[:, None])
@@ -120,7 +108,7 @@ def test_resampling_whole_groups_is_wider_than_pretending_that_copies_are_new() 
     honest = with_interval(lambda v: fleiss_kappa(v, 2), copies, np.repeat(np.arange(40), 5), draws=400)
     naive = with_interval(lambda v: fleiss_kappa(v, 2), copies, np.arange(200), draws=400)
     assert honest.value == naive.value
-    assert honest.high - honest.low > 1.6 * (naive.high - naive.low)  # type: ignore[operator]
+    assert honest.high - honest.low > 1.6 * (naive.high - naive.low)
     again = with_interval(lambda v: fleiss_kappa(v, 2), copies, np.repeat(np.arange(40), 5), draws=400)
     assert again == honest
 
@@ -149,20 +137,11 @@ def slow_dawid_skene(votes: Ints, values: int, rounds: int, smooth: float) -> li
 
 @settings(max_examples=30, deadline=None)
 @given(FULL)
-def test_dawid_skene_equals_its_slow_twin(votes: Ints) -> None:
+def test_dawid_skene_equals_its_slow_twin(votes):
     assert np.allclose(dawid_skene(votes, 3, rounds=5), slow_dawid_skene(votes, 3, 5, 0.1), atol=1e-7)
 
 
-def test_dawid_skene_finds_the_careless_annotator() -> None:
-    rng = np.random.default_rng(2)
-    truth = rng.integers(0, 3, size=600)
-    skill = (0.95, 0.85, 0.7, 1 / 3)
-    votes = np.stack([np.where(rng.random(600) < s, truth, rng.integers(0, 3, size=600)) for s in skill], axis=1)
-    votes[rng.random(votes.shape) < 0.2] = -1
-    assert np.allclose(dawid_skene(votes, 3), [s + (1 - s) / 3 for s in skill], atol=0.06)
-
-
-def test_equivalence_is_two_t_tests() -> None:
+def test_equivalence_is_two_t_tests():
     from scipy.stats import ttest_1samp
 
     delta = np.random.default_rng(3).normal(0.1, 0.6, size=50)
@@ -176,26 +155,18 @@ def test_equivalence_is_two_t_tests() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=30), st.floats(0.05, 2))
-def test_equivalence_holds_exactly_when_the_interval_is_inside_the_margin(values: list[float], margin: float) -> None:
+def test_equivalence_holds_exactly_when_the_interval_is_inside_the_margin(values, margin):
     found = equivalence(np.array(values), margin)
-    assert found.low is not None
-    assert found.high is not None
     inside = -margin < found.low and found.high < margin
     edge = min(abs(found.low + margin), abs(found.high - margin)) < 1e-9
     assert edge or found.equivalent is inside
 
 
-def test_too_few_differences_show_nothing() -> None:
+def test_too_few_differences_show_nothing():
     assert equivalence(np.array([]), 0.5).equivalent is False
     assert equivalence(np.array([0.0]), 0.5).equivalent is False
     assert equivalence(np.zeros(9), 0.5).equivalent is True
     assert mean_size(np.array([])).value is None
-
-
-def test_signed_differences_of_twins_cancel_and_their_sizes_do_not() -> None:
-    delta = np.array([1.0, -1.0] * 20)
-    assert equivalence(delta, 0.5).equivalent is True
-    assert mean_size(delta).value == 1.0
 
 
 NAN = float("nan")
@@ -227,6 +198,7 @@ def test_a_judge_that_says_what_all_people_say_wins_over_each_of_them_and_one_th
     bad = alternative_test(votes, 1 - votes[:, 0], ["a", "b", "c"])
     assert (good.winning_rate, good.advantage, good.passes) == (1.0, 1.0, True)
     assert (bad.winning_rate, bad.advantage, bad.passes) == (0.0, 0.0, False)
+    assert alternative_test(votes[:, :1], votes[:, 0], ["a"]).winning_rate is None  # there is nobody to agree with
 
 
 def test_alignment_is_with_the_others_who_judged_the_item():
@@ -242,10 +214,6 @@ def test_numbers_are_compared_by_distance():
     found = alternative_test(votes, np.array([2.0, 3.0]), ["a", "b"], scale="numeric").rivals[0]
     # against b: the judge is 0 and 1 away, a is 1 and 0 away
     assert found.judge == 0.5
-
-
-def test_one_annotator_alone_cannot_be_compared():
-    assert alternative_test(np.ones((5, 1)), np.ones(5), ["a"]).winning_rate is None
 
 
 def test_a_powered_mean_is_the_formula_worked_by_hand():

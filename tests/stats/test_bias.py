@@ -34,7 +34,7 @@ from prb.stats.bias import (
     room_above,
     widened,
 )
-from prb.stats.estimate import Floats, Ints, share
+from prb.stats.estimate import share
 from prb.stats.paired import Difference
 from prb.types import Estimate
 from tests.stats.strategies import NAN, columns, credit, few, floats, ints, usual
@@ -44,7 +44,7 @@ RIDGE = 100.0
 """scikit-learn's inverse of the penalty."""
 
 
-def test_a_regression_on_two_lengths_by_hand() -> None:
+def test_a_regression_on_two_lengths_by_hand():
     # ratios ±1 have standard deviation 1; longer wins 3 of 4, shorter 1 of 4. By symmetry the intercept is 0, and
     # the slope solves 8·(¾ − σ(w)) = w / ridge, just below ln 3
     ratio, won = floats(1, 1, 1, 1, -1, -1, -1, -1), floats(1, 1, 1, 0, 0, 0, 0, 1)
@@ -54,7 +54,7 @@ def test_a_regression_on_two_lengths_by_hand() -> None:
     assert slope == pytest.approx(math.log(3), abs=0.01)
 
 
-def test_the_intercept_is_read_at_equal_length_not_at_the_mean_length() -> None:
+def test_the_intercept_is_read_at_equal_length_not_at_the_mean_length():
     # all chosen answers are longer: log ratio 1 wins ½, 3 wins 0.9. The line of log odds 0 … ln 9 falls by ln 9 over
     # two units, so at 0 it is −ln 9/2 = −ln 3: a share of ¼
     ratio = np.repeat(floats(1, 3), 1000)
@@ -64,7 +64,7 @@ def test_the_intercept_is_read_at_equal_length_not_at_the_mean_length() -> None:
     assert slope == pytest.approx(math.log(3), abs=0.005)  # ln 3 a unit, and the standard deviation is one unit
 
 
-def test_a_regression_cannot_be_fitted_without_contrast() -> None:
+def test_a_regression_cannot_be_fitted_without_contrast():
     nothing = (None, None)
     assert logistic(floats(1, 1, 1), floats(1, 0, 1)) == nothing
     assert logistic(floats(1, 2, 3), floats(1, 1, 1)) == nothing
@@ -73,7 +73,7 @@ def test_a_regression_cannot_be_fitted_without_contrast() -> None:
     assert logistic(np.full(27, math.log(2)), np.arange(27) % 2.0) == nothing
 
 
-def test_separable_data_stay_finite() -> None:
+def test_separable_data_stay_finite():
     equal, slope = logistic(floats(-2, -1, 1, 2), floats(0, 0, 1, 1))
     assert equal == pytest.approx(0.5, abs=1e-4)
     assert 1 < slope < 100
@@ -81,7 +81,7 @@ def test_separable_data_stay_finite() -> None:
 
 @usual
 @given(columns(ratios, credit, min_rows=3))
-def test_the_regression_agrees_with_scikit_learn(table: tuple[Floats, Floats, Ints]) -> None:
+def test_the_regression_agrees_with_scikit_learn(table):
     ratio, won, _ = table
     assume(len(set(ratio)) > 1 and len(set(won)) > 1)
     rows = np.tile(ratio / ratio.std(), 2).reshape(-1, 1)
@@ -90,7 +90,7 @@ def test_the_regression_agrees_with_scikit_learn(table: tuple[Floats, Floats, In
     assert logistic(ratio, won) == pytest.approx((expit(model.intercept_[0]), model.coef_[0, 0]), abs=1e-5)
 
 
-def test_length_bias_by_hand() -> None:
+def test_length_bias_by_hand():
     won = floats(1, 1, 0, 0, 1, NAN)
     chosen, rejected = floats(200, 300, 100, 100, 100, 900), floats(100, 100, 200, 300, 100, 1)
     found = length_bias(won, ints(0, 1, 2, 3, 4, 5), chosen, rejected)
@@ -102,11 +102,11 @@ def test_length_bias_by_hand() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_nothing_answered_shows_no_length_bias(rows: int) -> None:
+def test_nothing_answered_shows_no_length_bias(rows):
     assert length_bias(np.full(rows, NAN), np.arange(rows), np.full(rows, 9.0), np.full(rows, 3.0)) is None
 
 
-def test_position_bias_by_hand() -> None:
+def test_position_bias_by_hand():
     verdicts = [
         ("first", "second"),  # the same answer wins both times
         ("first", "first"),  # the place wins
@@ -129,39 +129,22 @@ sizes = st.sampled_from((0.0, 0.1, 0.4, 0.5, 1.0, 1.2, 2.0, 3.0, 4.0))
 verdicts = st.sampled_from((0.0, 0.5, 1.0))
 
 
-# the temperature
-
-
-def test_the_temperature_of_one_margin_is_its_size_over_its_log_odds() -> None:
-    # right 3 of 4 at margin 2: σ(2/T) = ¾, T = 2/ln 3
-    assert fit_temperature(np.full(4, 2.0), floats(1, 1, 1, 0)) == pytest.approx(2 / math.log(3), rel=1e-4)
-
-
-def test_the_temperature_of_two_margins_solves_its_first_order_condition() -> None:
+def test_the_temperature_of_two_margins_solves_its_first_order_condition():
     # margins 1 (2 of 3 right) and 3 (4 of 5): Σ m (credit − σ(m/T)) = 0
     margin, won = floats(1, 1, 1, 3, 3, 3, 3, 3), floats(1, 1, 0, 1, 1, 1, 1, 0)
     expected = 1 / brentq(lambda b: 3 * (2 / 3 - expit(b)) + 15 * (0.8 - expit(3 * b)), 0.01, 5)
     assert fit_temperature(margin, won) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_model_that_is_always_right_gets_the_coldest_temperature_allowed_and_one_always_wrong_the_hottest() -> None:
-    # bounds e^∓6 around the mean margin 2
-    assert fit_temperature(floats(1, 3), floats(1, 1)) == pytest.approx(2 * math.exp(-6), rel=0.01)
-    assert fit_temperature(floats(1, 3), floats(0, 0)) == pytest.approx(2 * math.exp(6), rel=0.01)
-
-
 @usual
 @given(columns(sizes, verdicts), st.sampled_from((1e-6, 0.1, 30.0, 1e6)))
-def test_the_temperature_has_the_unit_of_the_margins(table: tuple[Floats, Floats, Ints], unit: float) -> None:
+def test_the_temperature_has_the_unit_of_the_margins(table, unit):
     margin, won, _ = table
     assume(margin.any() and not np.isin(won, (0.0, 1.0)).all())
     assert fit_temperature(unit * margin, won) == pytest.approx(unit * fit_temperature(margin, won), rel=1e-3)
 
 
-# the whole
-
-
-def test_a_model_right_three_times_in_four_everywhere_by_hand() -> None:
+def test_a_model_right_three_times_in_four_everywhere_by_hand():
     # five users, margin 2, each right 3 of 4: confidence ¾ for all, so no gap; Brier = ¾·(¼)² + ¼·(¾)²
     won = np.tile([1.0, 1.0, 1.0, 0.0], 5)
     found = calibration(np.where(won == 1, 2.0, -2.0), won, np.repeat(np.arange(5), 4))
@@ -173,7 +156,7 @@ def test_a_model_right_three_times_in_four_everywhere_by_hand() -> None:
     assert point == {"confidence": pytest.approx(0.75, abs=1e-4), "accuracy": 0.75, "n": 20}
 
 
-def test_nobody_calibrates_themselves() -> None:
+def test_nobody_calibrates_themselves():
     # the first user is always wrong, four others are right 3 of 4, all margins 1. The first is judged by the others
     # alone: confidence ¾, accuracy 0. Each other is judged by 9 right of 16: confidence 9/16, accuracy ¾
     won = np.concatenate([np.zeros(4), np.tile([1.0, 1.0, 1.0, 0.0], 4)])
@@ -187,7 +170,7 @@ def test_nobody_calibrates_themselves() -> None:
     assert found["brier"] == pytest.approx((12 * 49 / 256 + 4 * 81 / 256 + 4 * 9 / 16) / 20, abs=1e-4)
 
 
-def test_where_there_is_nothing_to_fit_there_is_no_calibration() -> None:
+def test_where_there_is_nothing_to_fit_there_is_no_calibration():
     few_users = FOLDS - 1
     assert calibration(floats(), floats(), np.arange(0)) is None
     assert calibration(np.full(8, NAN), np.full(8, NAN), np.arange(8)) is None
@@ -199,7 +182,7 @@ def test_where_there_is_nothing_to_fit_there_is_no_calibration() -> None:
 
 @usual
 @given(columns(margins, verdicts, min_rows=8), columns(margins, min_rows=0, max_rows=5))
-def test_failed_rows_change_nothing(table: tuple[Floats, Floats, Ints], failed: tuple[Floats, Ints]) -> None:
+def test_failed_rows_change_nothing(table, failed):
     margin, won, clusters = table
     extra, codes = failed
     lost = np.full(len(extra), NAN)
@@ -208,7 +191,7 @@ def test_failed_rows_change_nothing(table: tuple[Floats, Floats, Ints], failed: 
     assert calibration(np.append(margin, lost), np.append(won, lost), np.append(clusters, codes)) == found
 
 
-def test_accuracy_at_equal_length_by_hand() -> None:
+def test_accuracy_at_equal_length_by_hand():
     # of 100 rows with the chosen answer twice as long 80 are won (logit ln 4), of 100 half as long 50 (logit 0): at
     # equal length the logit is ln 2, the share ⅔. Both groups are fitted exactly, so the clustered variance is that of
     # two binomials, ¼ (1/16 + 1/25), times 200/199; t with 199 degrees of freedom is 1.972.
@@ -226,7 +209,7 @@ def test_accuracy_at_equal_length_by_hand() -> None:
     assert twice.low == pytest.approx(result.low, abs=1e-3)
 
 
-def test_where_length_cannot_matter_accuracy_at_equal_length_is_accuracy() -> None:
+def test_where_length_cannot_matter_accuracy_at_equal_length_is_accuracy():
     same = floats(100, 100, 100, 100)
     credit = floats(1, 0, 1, NAN)
     assert length_controlled(credit, ints(0, 1, 2, 3), same, same) == share(credit[:3], ints(0, 1, 2), failed=1)
@@ -235,28 +218,20 @@ def test_where_length_cannot_matter_accuracy_at_equal_length_is_accuracy() -> No
     assert length_controlled(floats(NAN), ints(0), same[:1], same[:1]).value is None
 
 
-def test_one_cluster_allows_no_interval_at_equal_length() -> None:
+def test_one_cluster_allows_no_interval_at_equal_length():
     result = length_controlled(floats(1, 0, 1, 0), ints(0, 0, 0, 0), floats(2, 1, 2, 1), floats(1, 2, 1, 1))
     assert (result.low, result.high) == (0, 1)
 
 
-# how large margins are, and whether larger ones are more often right
-
-
-def test_the_scale_is_the_median_size_of_margins_that_say_something() -> None:
-    assert histogram(floats(-4, 2, 0, 0, NAN, 6))["scale"] == 4
-    assert histogram(floats(0, NAN)) is None
-
-
-def test_a_histogram_by_hand() -> None:
+def test_a_histogram_by_hand():
     # the scale is 2, so margins are −0.5, 1, 1 and 50 typical ones; bars are a quarter wide, from −3
+    assert histogram(floats(0, NAN)) is None
     result = histogram(floats(-1, 2, 2, 100, 0))
-    assert result is not None
     assert (result["scale"], result["zeros"]) == (2, 1)
     assert {n: count for n, count in enumerate(result["counts"]) if count} == {10: 1, 16: 2, MARGIN_BINS - 1: 1}
 
 
-def test_accuracy_by_decile_by_hand() -> None:
+def test_accuracy_by_decile_by_hand():
     # twenty margins of sizes 1 … 20: each decile holds two; the model is right from 11 on
     margin = floats(*(n if n > 10 else -n for n in range(1, 21)))
     bins = by_margin(margin, np.where(margin > 0, 1.0, 0.0), np.arange(20))
@@ -265,16 +240,19 @@ def test_accuracy_by_decile_by_hand() -> None:
     ]
 
 
-def test_equal_margins_stay_together_and_failures_are_left_out() -> None:
+def test_equal_margins_stay_together_and_failures_are_left_out():
     bins = by_margin(floats(0.5, -0.5, 0.5, 0, NAN), floats(1, 0, 1, 0.5, NAN), ints(0, 1, 2, 3, 4))
     assert [(b["from"], b["n"]) for b in bins] == [(0, 1), (0.5, 3)]
     assert bins[1]["value"] == pytest.approx(2 / 3)
     assert by_margin(floats(NAN), floats(NAN), ints(0)) == []
 
 
+WORDS = st.frozensets(st.sampled_from("abcd"), max_size=4)
+
+
 @few
 @given(st.lists(st.sampled_from((-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)), min_size=1, max_size=40))
-def test_every_margin_is_in_one_bin_and_bins_do_not_overlap(values: list[float]) -> None:
+def test_every_margin_is_in_one_bin_and_bins_do_not_overlap(values):
     margin = floats(*values)
     credit = np.where(margin == 0, 0.5, np.where(margin > 0, 1.0, 0.0))
     bins = by_margin(margin, credit, np.arange(len(values)))
@@ -285,36 +263,28 @@ def test_every_margin_is_in_one_bin_and_bins_do_not_overlap(values: list[float])
         assert sum(counted["counts"]) + counted["zeros"] == len(values)
 
 
-# what can be learned without the user
-
-Answers = list[tuple[frozenset[str], frozenset[str]]]
-WORDS = st.frozensets(st.sampled_from("abcd"), max_size=4)
-
-
-def test_too_few_clusters_are_not_measured() -> None:
+def test_too_few_clusters_are_not_measured():
     rows = np.ones((9, 2))
     assert blind_margins(rows, -rows, [str(n) for n in range(9)], folds=5) is None
 
 
-def test_a_feature_that_gives_chosen_away_is_found_out_of_fold() -> None:
+def test_a_feature_that_gives_chosen_away_is_found_out_of_fold():
     rng = np.random.default_rng(0)
     chosen, rejected = rng.normal(size=(60, 8)), rng.normal(size=(60, 8))
     chosen[:, 3] += 5
     margins = blind_margins(chosen, rejected, [str(n) for n in range(60)])
-    assert margins is not None
     assert np.mean(credits_of(margins)) > 0.95
 
 
-def test_mirror_twins_in_one_cluster_stand_at_exactly_half() -> None:
+def test_mirror_twins_in_one_cluster_stand_at_exactly_half():
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(30, 5)), rng.normal(size=(30, 5))
     chosen, rejected = np.concatenate([a, b]), np.concatenate([b, a])
     margins = blind_margins(chosen, rejected, [str(n % 30) for n in range(60)])
-    assert margins is not None
     assert np.mean(credits_of(margins)) == 0.5
 
 
-def test_weights_agree_with_a_slow_gradient_descent() -> None:
+def test_weights_agree_with_a_slow_gradient_descent():
     rng = np.random.default_rng(3)
     x = rng.normal(size=(50, 3)) + np.array([0.5, 0, 0])
     scale = np.sqrt((x**2).mean(axis=0))
@@ -325,25 +295,19 @@ def test_weights_agree_with_a_slow_gradient_descent() -> None:
     assert bradley_terry(x, 0.1) == pytest.approx(w / scale, abs=1e-3)
 
 
-def test_ties_count_half() -> None:
-    assert credits_of(np.array([0.2, 0.0, -1.0])) == [1.0, 0.5, 0.0]
-
-
-def test_users_and_near_duplicate_questions_stay_together() -> None:
+def test_users_and_near_duplicate_questions_stay_together():
     users, questions = ["a", "a", "b", "c", "d"], ["q1", "q2", "q2'", "q3", "q4"]
     found = fold_groups(users, questions, [("q2", "q2'")], least=3)
-    assert found is not None
     groups, what = found
     assert what == "person and question"
     assert groups[0] == groups[1] == groups[2]
     assert len(set(groups)) == 3
 
 
-def test_where_everybody_asks_the_same_questions_only_those_are_kept_whole() -> None:
+def test_where_everybody_asks_the_same_questions_only_those_are_kept_whole():
     users = [p for p in "abcd" for _ in range(6)]
     questions = [f"q{n}" for _ in range(4) for n in range(6)]
     found = fold_groups(users, questions, [], least=4)
-    assert found is not None
     assert found[1] == "question"
     assert len(set(found[0])) == 6
     assert [found[0][n] == found[0][n + 6] for n in range(6)] == [True] * 6
@@ -354,7 +318,7 @@ def pair(chosen: str, rejected: str) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(chosen), frozenset(rejected)
 
 
-def test_a_word_that_only_chosen_answers_have_is_found_by_a_sign_test() -> None:
+def test_a_word_that_only_chosen_answers_have_is_found_by_a_sign_test():
     answers = [pair("xy", "y")] * 14 + [pair("y", "xy")] * 2
     found, tested = giveaways(answers, [str(n) for n in range(16)])
     # y stands in both answers of each pair and tells nothing; x: 14 against 2, z = 12 / 4
@@ -362,7 +326,7 @@ def test_a_word_that_only_chosen_answers_have_is_found_by_a_sign_test() -> None:
     assert found == [Giveaway("x", 14, 2, pytest.approx(2 * stats.norm.sf(3)))]
 
 
-def test_rows_of_one_user_count_as_one_voice() -> None:
+def test_rows_of_one_user_count_as_one_voice():
     answers = [pair("x", "")] * 16
     alone, _ = giveaways(answers, [str(n) for n in range(16)])
     together, _ = giveaways(answers, [str(n % 2) for n in range(16)])
@@ -370,7 +334,7 @@ def test_rows_of_one_user_count_as_one_voice() -> None:
     assert together[0].p == pytest.approx(2 * stats.norm.sf(np.sqrt(2)))
 
 
-def test_rare_words_are_not_tested_and_many_are_corrected_for() -> None:
+def test_rare_words_are_not_tested_and_many_are_corrected_for():
     answers = [pair("x", "")] * 9 + [pair("ab", "")] * 10
     found, tested = giveaways(answers, [str(n) for n in range(19)])
     assert (tested, {g.word for g in found}) == (2, {"a", "b"})
@@ -379,25 +343,14 @@ def test_rare_words_are_not_tested_and_many_are_corrected_for() -> None:
 
 @usual
 @given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=30))
-def test_mirror_twins_cancel(answers: Answers) -> None:
+def test_mirror_twins_cancel(answers):
     twins = [*answers, *((rejected, chosen) for chosen, rejected in answers)]
     clusters = [str(n) for n in range(len(answers))] * 2
     found, _ = giveaways(twins, clusters, least=1)
     assert all(g.p == 1 and g.chosen == g.rejected for g in found)
 
 
-@usual
-@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=30))
-def test_swapping_the_sides_changes_nothing_but_the_side(answers: Answers) -> None:
-    clusters = [str(n // 2) for n in range(len(answers))]
-    forward, _ = giveaways(answers, clusters, least=1)
-    backward, _ = giveaways([(b, a) for a, b in answers], clusters, least=1)
-    assert {(g.word, g.chosen, g.rejected, g.p) for g in forward} == {
-        (g.word, g.rejected, g.chosen, g.p) for g in backward
-    }
-
-
-def test_a_fitted_learner_has_a_wider_interval_by_hand() -> None:
+def test_a_fitted_learner_has_a_wider_interval_by_hand():
     # five folds: 1 + 5/4 = 9/4 times the variance, so 3/2 times the width
     found = widened(Estimate(value=0.6, low=0.5, high=0.66, n=80), 5)
     assert (found.value, found.low, found.high, found.n) == (0.6, pytest.approx(0.45), pytest.approx(0.69), 80)
@@ -406,7 +359,7 @@ def test_a_fitted_learner_has_a_wider_interval_by_hand() -> None:
     assert widened(exact, 5) == exact
 
 
-def test_the_room_above_a_learner_is_as_uncertain_as_the_learner() -> None:
+def test_the_room_above_a_learner_is_as_uncertain_as_the_learner():
     gap = Difference(value=0.2, low=0.1, high=0.3, p=0.01, n=80, dropped=0, test="sign-flip")
     found = room_above(gap, Estimate(value=0.6, low=0.5, high=0.66, n=80), 5)
     # below: 0.1² and what 3/2 of the learner's upper half width 0.06 adds to it, 5/4 · 0.06²

@@ -18,14 +18,11 @@ from prb.stats.ranking import (
     MEASURES,
     TWO_SIDED,
     accuracies,
-    cluster_leads,
     cluster_sums,
     clusters_to_overtake,
     kendall,
-    measured,
     models_needed,
     ndcg,
-    orders,
     pearson,
     percentiles,
     permutation_p,
@@ -66,17 +63,12 @@ def one(measure: Callable[[Floats, Floats], Floats], x: Floats, y: Floats) -> fl
 
 
 @pytest.mark.parametrize(("order", "gain", "rho"), [(BON, 0.9180, 9 / 35), (PPO, 0.9265, 13 / 35)])
-def test_the_published_correlations_come_from_these_orders(order: tuple[int, ...], gain: float, rho: float) -> None:
+def test_the_published_correlations_come_from_these_orders(order, gain, rho):
     assert one(ndcg, *columns(order)) == pytest.approx(gain, abs=5e-5)
     assert one(spearman, *columns(order)) == pytest.approx(rho)
 
 
-def test_overlap_of_two_swapped_models_by_hand() -> None:
-    # nothing agrees at depth 1, everything at depth 2: 0.9² + 0.1 / 0.9 · (0 · 0.9 + 1 · 0.9²) = 0.9
-    assert one(rbo, floats(1, 2), floats(2, 1)) == pytest.approx(0.9)
-
-
-def test_regret_is_what_the_first_choice_lacks_and_a_mean_over_tied_firsts() -> None:
+def test_regret_is_what_the_first_choice_lacks_and_a_mean_over_tied_firsts():
     downstream = floats(0.2, 0.5, 0.9)
     assert one(regret, floats(3, 2, 1), downstream) == pytest.approx(0.7)
     assert one(regret, floats(1, 1, 0), downstream) == pytest.approx(0.9 - 0.35)
@@ -84,7 +76,7 @@ def test_regret_is_what_the_first_choice_lacks_and_a_mean_over_tied_firsts() -> 
 
 @usual
 @given(two_columns())
-def test_correlations_agree_with_scipy_with_ties_too(pair: tuple[Floats, Floats]) -> None:
+def test_correlations_agree_with_scipy_with_ties_too(pair):
     x, y = pair
     assert one(spearman, x, y) == pytest.approx(stats.spearmanr(x, y).statistic)
     assert one(kendall, x, y) == pytest.approx(stats.kendalltau(x, y).statistic)
@@ -94,7 +86,7 @@ def test_correlations_agree_with_scipy_with_ties_too(pair: tuple[Floats, Floats]
 
 @usual
 @given(two_columns())
-def test_ndcg_agrees_with_scikit_learn_with_ties_too(pair: tuple[Floats, Floats]) -> None:
+def test_ndcg_agrees_with_scikit_learn_with_ties_too(pair):
     x, y = pair
     gains = 2.0 ** stats.rankdata(y) - 1
     assert one(ndcg, x, y) == pytest.approx(ndcg_score([gains], [x]))
@@ -102,7 +94,7 @@ def test_ndcg_agrees_with_scikit_learn_with_ties_too(pair: tuple[Floats, Floats]
 
 @usual
 @given(two_columns())
-def test_overlap_agrees_with_sets_of_models(pair: tuple[Floats, Floats]) -> None:
+def test_overlap_agrees_with_sets_of_models(pair):
     x, y = pair
     n, p = len(x), 0.9
     agreement = []
@@ -114,17 +106,9 @@ def test_overlap_agrees_with_sets_of_models(pair: tuple[Floats, Floats]) -> None
 
 
 @usual
-@given(two_columns(ties=False))
-def test_a_perfect_prediction_is_perfect_in_every_measure(pair: tuple[Floats, Floats]) -> None:
-    x, _ = pair
-    for name, measure in MEASURES.items():
-        assert one(measure, x, x) == pytest.approx(0.0 if name == "regret" else 1.0)
-
-
-@usual
 @given(two_columns())
 @pytest.mark.parametrize("name", MEASURES)
-def test_many_rows_at_once_on_either_side_are_the_rows_one_by_one(name: str, pair: tuple[Floats, Floats]) -> None:
+def test_many_rows_at_once_on_either_side_are_the_rows_one_by_one(name, pair):
     x, y = pair
     measure = MEASURES[name]
     xs, ys = np.stack([x, x[::-1], y]), np.stack([y, y[::-1], x])
@@ -133,30 +117,23 @@ def test_many_rows_at_once_on_either_side_are_the_rows_one_by_one(name: str, pai
     assert measure(xs, ys) == pytest.approx([one(measure, a, b) for a, b in zip(xs, ys, strict=True)])
 
 
-def test_a_constant_column_correlates_with_nothing() -> None:
+def test_a_constant_column_correlates_with_nothing():
     for measure in (pearson, spearman, kendall, weighted_kendall):
         assert np.isnan(one(measure, floats(1, 1, 1), floats(1, 2, 3)))
 
 
 @pytest.mark.parametrize(("order", "of_rho", "of_ndcg"), [(BON, 0.658, 0.129), (PPO, 0.497, 0.114)])
-def test_six_models_do_not_tell_the_published_correlations_from_chance(
-    order: tuple[int, ...], of_rho: float, of_ndcg: float
-) -> None:
+def test_six_models_do_not_tell_the_published_correlations_from_chance(order, of_rho, of_ndcg):
     x, y = columns(order)
     assert permutation_p("spearman", x, y).p == pytest.approx(of_rho, abs=5e-4)
     assert permutation_p("ndcg", x, y).p == pytest.approx(of_ndcg, abs=5e-4)
     assert permutation_p("ndcg", x, y).orders == 720
 
 
-def test_random_orders_of_six_have_a_high_ndcg_already() -> None:
-    x = -np.arange(6, dtype=np.float64)
-    assert measured(ndcg, x[None], x[orders(6)]).mean() == pytest.approx(0.6987, abs=5e-5)
-
-
 @few
 @given(two_columns())
 @pytest.mark.parametrize("name", MEASURES)
-def test_exact_p_counts_every_order_that_does_as_well(name: str, pair: tuple[Floats, Floats]) -> None:
+def test_exact_p_counts_every_order_that_does_as_well(name, pair):
     x, y = pair[0][:5], pair[1][:5]
     if len(set(x)) == 1 or len(set(y)) == 1:
         return
@@ -169,7 +146,7 @@ def test_exact_p_counts_every_order_that_does_as_well(name: str, pair: tuple[Flo
     assert permutation_p(name, x, y).p == pytest.approx(np.mean(hits))
 
 
-def test_above_nine_models_a_sample_is_drawn_and_p_is_never_zero() -> None:
+def test_above_nine_models_a_sample_is_drawn_and_p_is_never_zero():
     x = np.arange(EXACT + 1, dtype=np.float64)
     tested = permutation_p("spearman", x, x, draws=2000)
     assert (tested.exact, tested.orders, tested.p) == (False, 2000, pytest.approx(1 / 2001))
@@ -178,9 +155,7 @@ def test_above_nine_models_a_sample_is_drawn_and_p_is_never_zero() -> None:
 @few
 @given(two_columns(), st.integers(0, 99))
 @pytest.mark.parametrize("name", [name for name in MEASURES if name != "pearson"])
-def test_swaps_are_all_looked_at_and_counted_as_a_slow_loop_would(
-    name: str, pair: tuple[Floats, Floats], seed: int
-) -> None:
+def test_swaps_are_all_looked_at_and_counted_as_a_slow_loop_would(name, pair, seed):
     x, y = pair[0][:5], pair[1][:5]
     actual = np.random.default_rng(seed).permutation(len(x)).astype(np.float64)
     a, b = stats.rankdata(x), stats.rankdata(y)
@@ -194,13 +169,7 @@ def test_swaps_are_all_looked_at_and_counted_as_a_slow_loop_would(
     assert swap_p(name, x, y, actual).p == pytest.approx(np.mean([d >= slow[0] - 1e-9 for d in slow]))
 
 
-def test_a_perfect_benchmark_beats_a_reversed_one_as_far_as_eight_models_can_tell() -> None:
-    x = np.arange(8, dtype=np.float64)
-    # only the swaps of none, of all, and any that differ in no rank could be as far apart: 2 of 2^8
-    assert swap_p("spearman", x, -x, x).p == 2 / 2**8
-
-
-def test_williams_agrees_with_a_calculation_by_hand() -> None:
+def test_williams_agrees_with_a_calculation_by_hand():
     # r = .40 and .50 with the column, .10 between them, n = 103: |R| = .62, mean .45,
     # t = .1 √(102 · 1.1 / (2 · .62 · 102 / 100 + .2025 · .729)) = .891
     rng = np.random.default_rng(0)
@@ -212,27 +181,26 @@ def test_williams_agrees_with_a_calculation_by_hand() -> None:
     assert williams(first, second, actual) == pytest.approx(2 * stats.t.sf(0.8913, 100), abs=1e-3)
 
 
-def test_power_of_few_models_is_as_small_as_it_is() -> None:
+def test_power_of_few_models_is_as_small_as_it_is():
     assert power(0.5, 4) == 0.0  # 2 of 24 orders are more than 5 %
     assert power(0.5, 12) == pytest.approx(0.36, abs=0.02)
     assert power(0.5, 30) == pytest.approx(0.78, abs=0.02)
     assert power(0.0, 12) == pytest.approx(0.05, abs=0.015)
 
 
-def test_the_number_of_models_needed_is_the_first_that_suffices() -> None:
+def test_the_number_of_models_needed_is_the_first_that_suffices():
     n = models_needed(0.5)
-    assert n is not None
     assert power(0.5, n) >= 0.8 > power(0.5, n - 1)
     assert models_needed(0.05, most=16) is None
 
 
-def test_undefined_resamples_are_left_out_and_too_many_leave_no_interval() -> None:
+def test_undefined_resamples_are_left_out_and_too_many_leave_no_interval():
     rows = np.array([[1.0, 1, 1], [1, 2, 3], [1, 2, 3], [3, 2, 1]])
     assert percentiles("spearman", rows[1:3], floats(1, 2, 3)[None]) == (pytest.approx(1), pytest.approx(1))
     assert percentiles("spearman", rows[[0, 0, 0, 1]], floats(1, 2, 3)[None]) is None
 
 
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_change_nothing(monkeypatch):
     x, y = columns(BON)
     whole = permutation_p("weighted_kendall", x, y)
     monkeypatch.setattr("prb.stats.ranking.CELLS", 100)
@@ -253,31 +221,19 @@ def overtaken_by_trying(values: list[float]) -> int | None:
     return None
 
 
-def test_sums_by_cluster_leave_failures_out() -> None:
+def test_sums_by_cluster_leave_failures_out():
     sums, sizes = cluster_sums(floats(1, NAN, 0.5, 0, 1), ints(0, 0, 2, 2, 2), 4)
     assert sums.tolist() == [1, 0, 1.5, 0]
     assert sizes.tolist() == [1, 0, 3, 0]
 
 
-def test_leads_are_counted_on_rows_that_both_answered() -> None:
-    a, b = floats(1, 1, NAN, 0.5), floats(0, 0.5, 0, NAN)
-    assert cluster_leads(a, b, ints(0, 1, 1, 1), 2).tolist() == [1, 0.5]
-
-
 @usual
 @given(leads)
-def test_no_smaller_set_of_clusters_reverses_the_order(values: list[float]) -> None:
+def test_no_smaller_set_of_clusters_reverses_the_order(values):
     assert clusters_to_overtake(floats(*values)) == overtaken_by_trying(values)
 
 
-def test_a_lead_by_hand() -> None:
-    # 3 + 1 + 1 − 2 = 3: without the 3 the two are level, so one cluster is enough
-    assert clusters_to_overtake(floats(1, 3, -2, 1)) == 1
-    assert clusters_to_overtake(floats(1, 1)) is None
-    assert clusters_to_overtake(floats(0, 0)) == 0
-
-
-def test_without_k_clusters_every_other_one_counts() -> None:
+def test_without_k_clusters_every_other_one_counts():
     sums, sizes = np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([[2.0, 2.0], [2.0, 2.0]])
     orders = np.array([[0, 1], [1, 0]])  # the first draw leaves out cluster 0, the second cluster 1
     assert accuracies(orders >= 1, sums, sizes).tolist() == [[0, 0.5], [1, 0.5]]
@@ -287,7 +243,7 @@ def test_without_k_clusters_every_other_one_counts() -> None:
     assert without_random(orders, 0, sums, sizes)["first"] == [0.5, 0.5]  # a tie is shared
 
 
-def test_models_that_never_change_places_correlate_perfectly_and_two_models_say_nothing() -> None:
+def test_models_that_never_change_places_correlate_perfectly_and_two_models_say_nothing():
     sizes = np.full((3, 6), 4.0)
     sums = np.array([np.full(6, 1.0), np.full(6, 2.0), np.full(6, 3.0)])
     result = split_half(random_orders(6, 10), sums, sizes)
@@ -296,7 +252,7 @@ def test_models_that_never_change_places_correlate_perfectly_and_two_models_say_
     assert split_half(random_orders(6, 10), sizes, sizes) is None  # all tied: no order to repeat
 
 
-def test_of_many_models_swaps_and_resamples_are_drawn() -> None:
+def test_of_many_models_swaps_and_resamples_are_drawn():
     rng = np.random.default_rng(3)
     x, y, z = rng.normal(size=(3, 20))
     tested = swap_p("spearman", x, y, z, draws=500)

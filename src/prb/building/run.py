@@ -562,7 +562,7 @@ def learn_blind(pairs: Sequence[AnswerPair]) -> BlindResult | None:
     if margins is None:
         return None
     unswapped = margins[~swap[:, 0]]
-    return BlindResult("blind-learner", tuple(credits_of(unswapped)), tuple(map(float, unswapped)))
+    return BlindResult("blind-learner", tuple(credits_of(unswapped).tolist()), tuple(map(float, unswapped)))
 
 
 # --- what is written ---

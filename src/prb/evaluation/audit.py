@@ -24,7 +24,7 @@ from prb.data.source import Source
 from prb.data.votes import PollSource, VoteSource
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.derive import describe_dataset
+from prb.evaluation.metrics import describe_dataset
 from prb.evaluation.outcomes import Column, read_outcomes
 from prb.evaluation.run import evaluate
 from prb.models import MODELS
@@ -33,7 +33,7 @@ from prb.registry import Spec
 from prb.runs import Finished, write_json
 from prb.stats.bias import Giveaway, blind_margins, credits_of, fold_groups, giveaways, room_above, widened
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
-from prb.stats.paired import Difference, difference
+from prb.stats.paired import LEVEL, Difference, difference
 from prb.stats.ratings import Ratings, Share, Shares, variance_components, variance_shares
 from prb.summary import DatasetSummary, short_name
 from prb.text.encoders import ENCODERS, Encoder, Matrix
@@ -43,16 +43,14 @@ from prb.work import FailureConfig, refuse_failures, share_problem
 
 AUDIT = "audit.json"
 FLOORS = ("length", "lexical", "embedding")
-ENCODER, FOLDS = "static", 5
-"""Of the learner, and the parts of its cross-validation."""
-STRENGTH = 1e-3
-"""Of the learner's fit: its features are many and its pairs few."""
-LEVEL, SHOWN = 0.05, 20
-"""The level of giveaways, and how many are listed."""
-MUCH = 0.6
-"""An accuracy of the learner from which on much of a benchmark does not need the user."""
+ENCODER, FOLDS, STRENGTH = "static", 5, 1e-3
+"""Of the learner, of its cross-validation, and of its fit: features are many and pairs few."""
 VOCABULARY, SEEN = 1000, 5
 """The learner knows at most this many words, each found in at least this many answers."""
+MUCH = 0.6
+"""An accuracy of the learner from which on much of a benchmark does not need the user."""
+SHOWN = 20
+"""How many giveaways are listed."""
 MARKS: dict[str, Callable[[str], bool]] = {
     "(a list)": is_list,
     "(several paragraphs)": lambda text: "\n\n" in text.strip(),
@@ -210,14 +208,8 @@ def audit(
     if of_pairs and config.ceiling not in (models or {}):
         MODELS.check(Spec.parse(config.ceiling))
     progress.begin(f"checking {config.dataset}")
-    dataset = load(
-        config.dataset,
-        task=config.task,
-        split=config.split,
-        limit=config.limit,
-        skip_bad=config.skip_bad,
-        donors=of_pairs,
-    )
+    same = {name: getattr(config, name) for name in ("task", "split", "limit", "skip_bad")}
+    dataset = load(config.dataset, **same, donors=of_pairs)
     folder = config.folder(f"audit-{Path(config.dataset).name}", dataset.fingerprint)
     about = AuditedDataset(
         **msgspec.structs.asdict(describe_dataset(dataset)),
@@ -227,7 +219,10 @@ def audit(
     if of_pairs:
         summary = _audit_pairs(config, dataset, about, folder, models, progress)
     else:
-        summary = _audit_ratings(config, dataset, about, progress)
+        progress.begin("whose ratings they are")
+        name, votes = short_name(dataset.name), vote_shares([rating_table(dataset)], config.seed)
+        too_few = f"{name}: too few users, items, or items that several users rated, or all are equal."
+        summary = AuditSummary(dataset=about, votes=votes, verdict=" ".join(_vote_sentences(votes)) or too_few)
     content = msgspec.to_builtins(summary)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / AUDIT, content)
@@ -246,13 +241,13 @@ def _audit_pairs(
     pairs = [item for item in dataset if isinstance(item, Pair)]
     rows = RowGroups(codes(dataset.index.clusters), np.array(dataset.index.twins, dtype=np.int64))
     floors = _columns(config, folder / "floors", FLOORS, "profile", models, progress)
-    readers: dict[str, Column] = {}
+    reader = None
     if any(pair.rubric for pair in pairs):
-        readers = _columns(config, folder / "ceiling", (config.ceiling,), "oracle", models, progress)
+        reader = _columns(config, folder / "ceiling", (config.ceiling,), "oracle", models, progress)[config.ceiling]
     progress.begin("user-blind learner", total=2)
     blind, blind_credits = _learn_blind(pairs, dataset.index.clusters, rows, encoder, config, progress)
     ceiling = headroom = None
-    if (reader := readers.get(config.ceiling)) is not None:
+    if reader is not None:
         failures = dict(sorted(reader.failures.items()))
         ceiling = Reader(model=config.ceiling, accuracy=rows.share(reader), failures=failures)
         if blind:
@@ -283,19 +278,6 @@ def _audit_pairs(
     )
 
 
-def _audit_ratings(config: AuditConfig, dataset: Dataset, about: AuditedDataset, progress: Progress) -> AuditSummary:
-    """The parts of the variance of ratings; nothing else can be asked of them."""
-    progress.begin("whose ratings they are")
-    ratings = [item for item in dataset if isinstance(item, Rating)]
-    items = codes([f"{item.question}\0{item.answer}" for item in ratings])
-    users, values = codes([item.user for item in ratings]), np.array([item.rating for item in ratings])
-    table = VoteTable(short_name(dataset.name), users, items, values, [item.groups for item in ratings])
-    votes = vote_shares([table], config.seed)
-    too_few = f"{short_name(dataset.name)}: too few users, items, or items that several users rated, or all are equal."
-    sentences = " ".join(_vote_sentences(votes)) or too_few
-    return AuditSummary(dataset=about, votes=votes, verdict=sentences)
-
-
 class VoteTable(NamedTuple):
     """Votes or ratings, one entry each."""
 
@@ -305,6 +287,13 @@ class VoteTable(NamedTuple):
     values: Floats
     groups: Sequence[Mapping[str, str]]
     """Of the user of each entry."""
+
+
+def rating_table(dataset: Dataset) -> VoteTable:
+    ratings = [item for item in dataset if isinstance(item, Rating)]
+    items = codes([f"{item.question}\0{item.answer}" for item in ratings])
+    users, values = codes([item.user for item in ratings]), np.array([item.rating for item in ratings])
+    return VoteTable(short_name(dataset.name), users, items, values, [item.groups for item in ratings])
 
 
 def vote_tables(source: Source) -> list[VoteTable]:
@@ -319,13 +308,12 @@ def vote_tables(source: Source) -> list[VoteTable]:
         return tables
     if not isinstance(source, VoteSource):
         return []
-    index = source.index
-    rows = []
+    index, rows = source.index, []
     for item, numbers in enumerate(index.groups.values()):
-        tops = {index.tops[n] for n in numbers} - {0}
+        tops = sorted({index.tops[n] for n in numbers} - {0})
         if len(tops) <= 2:
-            first = min(tops, default=0)
-            rows += [(n, item, 0.0 if not index.tops[n] else 1.0 if index.tops[n] == first else -1.0) for n in numbers]
+            value = {0: 0.0, **dict(zip(tops, (1.0, -1.0), strict=False))}
+            rows += [(n, item, value[index.tops[n]]) for n in numbers]
     users = codes([index.users[n] for n, _, _ in rows])
     items, values = np.array([item for _, item, _ in rows]), np.array([value for *_, value in rows])
     return [VoteTable(source.name, users, items, values, [{}] * len(rows))]
@@ -353,8 +341,7 @@ def vote_shares(tables: Sequence[VoteTable], seed: int) -> list[VoteShares]:
 
 def check_failures(result: Mapping[str, Any], max_failed: float) -> None:
     """Raise `TooManyFailures` if the reader of the rubric failed on more than this share of the rows that have one."""
-    reading = result["ceiling"]
-    if reading:
+    if reading := result["ceiling"]:
         failed, n = reading["accuracy"]["failed"], reading["accuracy"]["n"]
         problem = share_problem(reading["model"], failed, n + failed, reading["failures"], max_failed)
         refuse_failures([problem], max_failed)
@@ -369,8 +356,8 @@ def _columns(
     progress: Progress,
 ) -> dict[str, Column]:
     """The outcomes of each model in dataset order: an ordinary run, in a folder of its own."""
-    names = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii", "cache", "fresh")
-    same = {name: getattr(config, name) for name in names}
+    shared = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii", "cache", "fresh")
+    same = {name: getattr(config, name) for name in shared}
     run = EvaluateConfig(model=tuple(specs), condition=(condition,), out=folder, **same)
     evaluate(run, models=models, progress=progress)
     outcomes = read_outcomes(folder)
@@ -418,7 +405,7 @@ def _learn_blind(
     for sides in (with_question, (chosen, rejected)):
         margins = blind_margins(*sides, groups, folds=FOLDS, strength=STRENGTH, seed=config.seed)
         assert margins is not None
-        values = np.array(credits_of(margins))
+        values = credits_of(margins)
         # credits stand in for margins, whose last digits depend on the order of a matrix product
         estimates.append(widened(rows.estimate(values, values - 0.5), FOLDS))
         credits.append(values)

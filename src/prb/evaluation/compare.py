@@ -11,13 +11,11 @@ from msgspec import Struct
 
 from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
-from prb.evaluation.outcomes import Outcomes, read_outcomes
+from prb.evaluation.outcomes import Cell, Outcomes, read_outcomes
 from prb.stats.estimate import Floats, Ints, codes, is_exact
 from prb.stats.paired import UNTESTED, correct, difference, flip_rate
 from prb.summary import Paired, Summary
 
-Cell = tuple[str, str]
-"""Model and condition."""
 SEED = 0
 """Fixes the draws where there are too many clusters to enumerate."""
 
@@ -65,15 +63,14 @@ def compare(config: CompareConfig) -> dict[str, Any]:
         {(result.model, result.condition) for result in summary.pairs if is_exact(result.accuracy)}
         for summary in (summary_a, summary_b)
     )
-    cluster_of = dict(zip(a.pairs, a.clusters, strict=True))
+    place = {pair: n for n, pair in enumerate(b.pairs)}
+    common = [(n, place[pair]) for n, pair in enumerate(a.pairs) if pair in place]
+    in_a, in_b = np.array(common, dtype=np.int64).reshape(-1, 2).T
+    clusters = codes(a.clusters)[in_a]
+    only_in_one = len(a.pairs) + len(b.pairs) - 2 * len(common)
     rows: list[dict[str, Any]] = []
     for left, right in _matches(config, a, b):
-        x_of = dict(zip(a.pairs, a.of[left].credit.tolist(), strict=True))
-        y_of = dict(zip(b.pairs, b.of[right].credit.tolist(), strict=True))
-        common = [pair for pair in x_of if pair in y_of]
-        x, y = (np.array([credits[pair] for pair in common], dtype=np.float64) for credits in (x_of, y_of))
-        clusters = codes([cluster_of[pair] for pair in common])
-        only_in_one = len(x_of) + len(y_of) - 2 * len(common)
+        x, y = a.of[left].credit[in_a], b.of[right].credit[in_b]
         # two user-blind models are at ½ by construction, so on the same rows their difference is 0
         exact = left in exact_a and right in exact_b and not only_in_one
         about = {"condition": left[1], "model_a": left[0], "model_b": right[0]}

@@ -16,7 +16,7 @@ from prb.config import ConditionName, Donors, HistoryKind, ShownHistory, UserCon
 from prb.data.load import Dataset, History, Users
 from prb.data.retrieve import RANKERS, Ranker, leaking_choices, top_choices, top_posts
 from prb.data.votes import quoted_votes
-from prb.evaluation.planners import Plan, Planner, infer_plans, plan_all
+from prb.evaluation.planners import Plan, Planner, infer_plans
 from prb.hashing import draw
 from prb.summary import CONDITIONS, TRAINED, Condition
 from prb.text.pii import mask_query
@@ -110,19 +110,12 @@ class QueryBuilder:
         for item in items:
             posts, choices = self._of_kind(History(item.profile, item.choices))
             leaks = leaking_choices(item.question, item.answers, choices)
+            kept = tuple(choice for n, choice in enumerate(choices) if n not in leaks)
             query = Query(
-                question=item.question,
-                user=item.user,
-                context=item.context,
-                posts=tuple(posts),
-                choices=tuple(choice for n, choice in enumerate(choices) if n not in leaks),
+                question=item.question, user=item.user, context=item.context, posts=tuple(posts), choices=kept
             )
             asks.append(mask_query(query) if self.mask_for_planner else query)
-        if replies is None:
-            inferred = plan_all(self.planner, asks)
-        else:
-            inferred = infer_plans(self.planner, asks, replies, breaker)
-        return dict(zip([item.id for item in items], inferred, strict=True))
+        return dict(zip([item.id for item in items], infer_plans(self.planner, asks, replies, breaker), strict=True))
 
     def with_history(self, item: Item, user: str, history: History) -> Built:
         """The posts and choices of a history that suit the question best."""
@@ -131,13 +124,8 @@ class QueryBuilder:
         posts = [post for post in posts if post.text not in leaks]
         top = top_posts(item.question, posts, self.rank, k=self.k, budget=budget)
         chosen = top_choices(item.question, item.answers, choices, self.rank, k=self.shown.choices, budget=budget)
-        query = Query(
-            question=item.question,
-            user=user,
-            context=item.context,
-            posts=top.posts,
-            choices=tuple(choices[n] for n in chosen.positions),
-        )
+        shown = tuple(choices[n] for n in chosen.positions)
+        query = Query(question=item.question, user=user, context=item.context, posts=top.posts, choices=shown)
         return Built(query, top.cut + chosen.cut, chosen.positions, chosen.leaks)
 
     def _of_kind(self, history: History) -> History:

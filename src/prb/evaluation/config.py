@@ -1,10 +1,13 @@
-"""Everything `prb evaluate` can be told."""
+"""Everything `prb evaluate` can be told, and what `--require` and `--max-failed` make of its summary."""
 
 from __future__ import annotations
 
+import operator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import model_validator
 
@@ -24,10 +27,11 @@ from prb.config import (
     config,
 )
 from prb.data.load import Shard
-from prb.errors import BadInput, unknown
+from prb.errors import BadInput, BadSpec, GateFailed, unknown
 from prb.hooks import HookConfig
 from prb.registry import Spec, split_alias, typed_options
-from prb.work import FailureConfig
+from prb.summary import CONDITIONS, METRICS, Metric, Summary
+from prb.work import FailureConfig, count_reasons, refuse_failures, share_problem
 
 DEFAULT_CONDITIONS: tuple[ConditionName, ...] = ("none", "profile", "shuffled", "oracle")
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
@@ -121,3 +125,94 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     def names(self) -> tuple[str, ...]:
         """What the models are called in outcomes and tables."""
         return tuple(split_alias(model)[0] for model in self.models)
+
+
+# --- what a finished run must hold ---
+_CLAUSE = re.compile(
+    r"(?:(.+):)?([a-z_]\w*)(?:@([a-z_]\w*))?(?:\.(low|high|p|p_holm|failed|n))?"
+    r"\s*(>=|<=|>|<)\s*(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)"
+)
+_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+COUNTS = ("failed", "n")
+"""Parts of an estimate that are not shares."""
+
+
+class Requirement(NamedTuple):
+    text: str
+    model: str | None
+    """None: every model of the run."""
+    metric: Metric
+    condition: str | None
+    part: str
+    compare: str
+    bound: float
+
+
+def check_requirements(text: str, conditions: Sequence[str], models: Sequence[str]) -> None:
+    """Refuse, before the run, what the run cannot answer."""
+    for requirement in parse_requirements(text):
+        if requirement.model is not None and requirement.model not in models:
+            raise unknown("model of this run", requirement.model, models)
+        for condition in requirement.metric.needs or (requirement.condition,):
+            if condition is not None and condition not in conditions:
+                raise BadSpec(f"--require: {requirement.text} needs condition {condition!r}, which is not run")
+
+
+def parse_requirements(text: str) -> Iterator[Requirement]:
+    if not text.strip(", "):
+        raise BadSpec("--require is empty, so that it would always hold; write for example accuracy>0.6")
+    for clause in filter(None, map(str.strip, text.split(","))):
+        match = _CLAUSE.fullmatch(clause)
+        if not match:
+            like = "accuracy>0.6, control.low>0 or embedding:accuracy@none<=0.55"
+            raise BadSpec(f"--require: {clause!r} is not like {like}")
+        model, key, condition, part, compare, number = match.groups()
+        metric = METRICS.look_up(key)
+        if condition is not None:
+            CONDITIONS.look_up(condition)
+        bound = float(number)
+        if part not in COUNTS and metric.unit != "number" and abs(bound) > 1:
+            hint = f"; for {number} % write {bound / 100:g}" if abs(bound) <= 100 else ""
+            raise BadSpec(f"--require: {clause}: {key} is a share, at most 1{hint}")
+        yield Requirement(clause, model, metric, condition, part or "value", compare, bound)
+
+
+def require(text: str, summary: Summary) -> None:
+    """Every requirement must hold for its model, or for every model of the run; a value that is not there fails it."""
+    broken = []
+    for requirement in parse_requirements(text):
+        metric, missing = requirement.metric, True
+        # without a condition, under `profile` where that was run, since that is how a model is used
+        condition = metric.needs[0] if metric.needs else requirement.condition or summary.shown
+        for model in summary.models if requirement.model is None else [requirement.model]:
+            result, contrasts = summary.result(model, condition), summary.contrasts_of(model)
+            if result is None or metric.key not in (contrasts if metric.needs else result.metrics):
+                continue
+            missing, who = False, model if metric.needs else f"{model} under {condition}"
+            estimate = contrasts[metric.key] if metric.needs else result.estimate(metric.key)
+            value = getattr(estimate, requirement.part, None)
+            why = f" (it {result.position_warning})" if result.position_warning else ""
+            if value is None:
+                broken.append(f"{requirement.text}: {who} has no value{why}")
+            elif not _COMPARE[requirement.compare](value, requirement.bound):
+                broken.append(f"{requirement.text}: {who} has {value:.4f}{why}")
+        if missing:
+            broken.append(f"{requirement.text}: the run has no such result")
+    if broken:
+        raise GateFailed("requirements not met:\n  " + "\n  ".join(broken))
+
+
+def check_failures(summary: Summary, max_failed: float) -> None:
+    """Raise `TooManyFailures` if more than this share of a model's rows failed under a condition.
+
+    Rows that were not measured do not count, but a model of which nothing was measured is a failure.
+    """
+    problems = [
+        share_problem(f"{r.model} under {r.condition}", r.failed, r.measured, r.failures, max_failed)
+        for r in summary.results
+    ]
+    for model in summary.models:
+        results = [result for result in summary.results if result.model == model]
+        if not any(result.measured for result in results):
+            problems.append(f"{model}: nothing was measured ({count_reasons(results[-1].not_measured)})")
+    refuse_failures(problems, max_failed)

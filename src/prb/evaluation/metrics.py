@@ -1,4 +1,4 @@
-"""The metrics of an evaluation, each declared once: what it says and how it is computed from the outcomes of a model.
+"""The metrics of an evaluation, each declared once; and from columns of outcomes to `summary.json` and `users.json`.
 
     @metric("strict_accuracy", label="strict", better="higher", column=False)
     def strict_accuracy(rows: Rows) -> Estimate:
@@ -6,28 +6,66 @@
 
 The first line of the docstring is what tables, site and glossary say. `Rows` is one model under one condition; with
 `needs` a function gets one for each condition it compares. To add a metric: a function here, or in a package of your
-own under the entry-point group `prb.metrics`.
+own under the entry-point group `prb.metrics`. `stats/` computes everything from arrays; nothing depends on the clock.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
-from prb.data.load import LINKED, Index
-from prb.evaluation.outcomes import Column
-from prb.grading.license import PREFERENCE, License
+from prb import __version__
+from prb.data.load import LINKED, Dataset, Index
+from prb.data.votes import Voted, retest
+from prb.errors import BadInput
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.outcomes import Column, Outcomes
+from prb.grading.license import PREFERENCE, License, read_license
 from prb.stats import paired, ratings
 from prb.stats.agreement import prediction_powered
-from prb.stats.credit import pairwise_credit
-from prb.stats.estimate import Bools, Floats, Ints, cancels, codes, crossed, share
+from prb.stats.bias import calibration, length_bias, position_bias
+from prb.stats.credit import SUBSETS, TIES, ScoredRow, pairwise_credit, rewardbench_sections, ties_score
+from prb.stats.estimate import (
+    Bools,
+    Floats,
+    Ints,
+    by_group,
+    by_label,
+    cancels,
+    codes,
+    crossed,
+    share,
+    spread,
+    user_means,
+)
 from prb.stats.paired import Difference, Twins
-from prb.summary import METRICS, Metric
+from prb.summary import (
+    METRICS,
+    Biases,
+    Contrast,
+    DatasetSummary,
+    Groups,
+    Indifference,
+    Metric,
+    PairResult,
+    PaperCounts,
+    RatingResult,
+    Retest,
+    RewardBench2,
+    Spread,
+    Summary,
+    TrainedCounts,
+    UserColumns,
+    UserTable,
+)
 from prb.types import RESTRAINT, Estimate, Tested, is_restraint
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,26 +93,16 @@ class Facts:
 
 def row_clusters(index: Index) -> Ints:
     """One code per row, or a table where nearly all users are linked to one another; see `crossed`."""
-    clusters = codes(index.clusters)
     if not index.questions:
-        return clusters
+        return codes(index.clusters)
     twins, questions, answers = (np.array(column, np.int64) for column in (index.twins, index.questions, index.texts))
     complete = index.clustered_by == LINKED
-    return crossed(clusters, codes(index.users), twins, questions, answers.T, complete=complete)
-
-
-def clustered_by(index: Index) -> str:
-    """What makes rows dependent, in words."""
-    clusters = row_clusters(index)
-    if clusters.ndim == 1:
-        return index.clustered_by
-    return f"users and {'questions' if (clusters[:, 3] < 0).all() else 'answers'}, crossed"
+    return crossed(codes(index.clusters), codes(index.users), twins, questions, answers.T, complete=complete)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One model under one condition. In pairs a NaN margin marks a row without an answer, a NaN credit also a row
-    without a right answer."""
+    """One model under one condition; see `Column` for what a NaN means."""
 
     column: Column
     facts: Facts
@@ -293,3 +321,192 @@ rating_metric(
     "share of a user's row pairs with different ratings that the scores order in the same way",
     reference="coin: 0.5",
 )
+
+
+# --- columns → summary.json and users.json ---
+def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[Summary, UserTable]:
+    """What summary.json and users.json hold."""
+    license = read_license(config.license) if config.license else None
+    facts = Facts(dataset.index, license)
+    rows = {cell: Rows(column, facts, config.seed) for cell, column in outcomes.of.items()}
+    results: list[Any] = [_result(config, *cell, of_cell) for cell, of_cell in rows.items()]
+    for key in (key for key, metric in METRICS.items() if metric.tested and not metric.needs):
+        for condition in dict.fromkeys(result.condition for result in results):  # corrected over the models
+            tested = [r for r in results if r.condition == condition and isinstance(r.metrics.get(key), Tested)]
+            for result, p in zip(tested, corrected([result.metrics[key] for result in tested]), strict=True):
+                result.metrics[key] = replace(result.metrics[key], p_holm=p)
+    about = describe_dataset(dataset)
+    if dataset.index.most_answers > 2:
+        about.chance = dataset.index.chance
+    about.restraint = int(facts.restraint.sum())
+    if isinstance(dataset.source, Voted):
+        about.noise_ceiling = msgspec.convert(retest(dataset.source), Retest | None)
+    summary = Summary(
+        prb=__version__,
+        task=config.task,
+        protocol="paper" if config.paper else "prb",
+        dataset=about,
+        results=results,
+        contrasts=_contrasts(config, rows),
+        license=license.sentence() if license else None,
+    )
+    users = [
+        UserColumns(model=model, condition=condition, columns=_user_columns(cell, config.task))
+        for (model, condition), cell in rows.items()
+    ]
+    return summary, UserTable(users=facts.user_names, results=users)
+
+
+def _result(config: EvaluateConfig, model: str, condition: str, rows: Rows) -> PairResult | RatingResult:
+    column = rows.column
+    about: dict[str, Any] = {
+        "model": model,
+        "condition": condition,
+        "metrics": {k: compute(m, rows) for k, m in METRICS.items() if m.task == config.task and not m.needs},
+        "failures": dict(sorted(column.failures.items())),
+        "not_measured": dict(sorted(column.unmeasured.items())),
+    }
+    if column.trained_users:
+        about["trained_on"] = TrainedCounts(rows=column.trained_rows, users=len(column.trained_users))
+    if config.paper:  # what the procedure hides: ties counted as lost, and replies without a verdict counted as "A"
+        undecided, judged = int((rows.margin == 0).sum()), bool(column.verdicts)
+        about["paper"] = PaperCounts(ties=0 if judged else undecided, unparsed=undecided if judged else 0)
+    return _pair_result(rows, **about) if config.task == "pairs" else _rating_result(rows, **about)
+
+
+def _rating_result(rows: Rows, **about: Any) -> RatingResult:
+    groups_of = zip(rows.facts.users.tolist(), rows.facts.index.groups, strict=True)
+    alignments: dict[str, dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
+    for code, groups in {code: groups for code, groups in groups_of if groups}.items():
+        for attribute, name in groups.items():
+            alignments[attribute][name] += [rows.by_user[code]["alignment"]] if code in rows.by_user else []
+    return RatingResult(
+        n=int((~np.isnan(rows.column.score)).sum()),
+        failed=rows.failed,
+        users=len(rows.by_user),
+        by_group={
+            attribute: {name: ratings.mean_over_users("alignment", by_name[name]) for name in sorted(by_name)}
+            for attribute, by_name in sorted(alignments.items())
+        },
+        **about,
+    )
+
+
+def corrected(estimates: Sequence[Tested | Contrast]) -> list[float | None]:
+    """p after Holm's correction over these estimates."""
+    rows: list[dict[str, Any]] = [{"p": e.p, "test": e.test} for e in estimates]
+    paired.correct(rows)
+    return [row["p_holm"] for row in rows]
+
+
+def describe_dataset(dataset: Dataset) -> DatasetSummary:
+    clusters, clustered_by = row_clusters(dataset.index), dataset.index.clustered_by
+    if clusters.ndim == 2:
+        clustered_by = f"users and {'questions' if (clusters[:, 3] < 0).all() else 'answers'}, crossed"
+    return DatasetSummary(
+        name=dataset.name,
+        split=dataset.split,
+        rows=len(dataset),
+        users=len(set(dataset.index.users)),
+        clusters=len(set(dataset.index.clusters)),
+        clustered_by=clustered_by,
+        fingerprint=dataset.fingerprint,
+        left_out=dataset.left_out,
+    )
+
+
+def compute(metric: Metric, *rows: Rows) -> Any:
+    """A metric's value; what goes wrong in somebody else's code is one line that names the metric."""
+    try:
+        value = metric.of(*rows)
+    except Exception as error:
+        if metric.of.__module__.startswith("prb."):
+            raise
+        raise BadInput(f"metric {metric.key!r} failed: {type(error).__name__}: {error}") from error
+    if value is None or isinstance(value, (Estimate, Difference)):
+        return value
+    if isinstance(value, (int, float)) and np.isfinite(value):
+        return float(value)
+    raise BadInput(f"metric {metric.key!r} must give an Estimate, a finite number or None, not {value!r}")
+
+
+def _pair_result(rows: Rows, **about: Any) -> PairResult:
+    column, facts, credit, margin = rows.column, rows.facts, rows.credit, rows.margin
+    index, measured = facts.index, column.measured.tolist()
+
+    def of_measured(labels: Sequence[Any]) -> list[Any]:
+        return [label if known else None for label, known in zip(labels, measured, strict=True)]
+
+    by_category, by_tier = (
+        by_label(credit, facts.clusters, of_measured(labels), margin, facts.twins)
+        for labels in (index.categories, index.tiers)
+    )
+    groups = by_group(credit, facts.clusters, [row or {} for row in of_measured(index.groups)], margin, facts.twins)
+    position = position_bias(column.verdicts)
+    biases = {
+        "length": length_bias(credit, facts.clusters, *facts.lengths),
+        "position": position and position | {"cancels": column.biases_cancel},
+        "calibration": calibration(margin, credit, codes(index.clusters)),
+    }
+    if (no_evidence := ~rows.counted & ~np.isnan(margin)).any():  # of twins neither should be preferred
+        chosen = share((np.sign(margin[no_evidence]) + 1) / 2, facts.clusters[no_evidence])
+        about["indifference"] = Indifference(n=chosen.n, chosen=chosen)
+    return PairResult(
+        by_category=by_category,
+        by_tier=by_tier,
+        by_group=msgspec.convert(groups, dict[str, Groups]),
+        users=Spread(**spread(user_means(credit, facts.users)[0])),
+        biases=msgspec.convert(biases, Biases),
+        cut_posts=column.cut,
+        **_official_scores(rows),
+        **about,
+    )
+
+
+def _official_scores(rows: Rows) -> dict[str, Any]:
+    """The official score, if these are the subsets of RewardBench 1, or of 2 with scores, and no row failed."""
+    column, index, credit = rows.column, rows.facts.index, rows.credit
+    labels = np.array(index.categories)
+    if np.isnan(credit).any():
+        return {}
+    won = credit if column.verdicts else rows.margin > 0  # of scores, RewardBench 1 counts a tie as lost
+    sections = rewardbench_sections({subset: float(won[labels == subset].mean()) for subset in np.unique(labels)})
+    if sections:
+        return {"rewardbench": sections}
+    if set(labels.tolist()) != set(SUBSETS) or column.verdicts:
+        return {}
+    by_subset = {subset: float(credit[labels == subset].mean()) for subset in SUBSETS if subset != TIES}
+    # of two answers only the margin is kept, which is all that counts
+    by_subset[TIES] = ties_score(
+        [
+            ScoredRow(index.ids[n], index.answers[0][n], column.several.get(n, (float(rows.margin[n]), 0.0)))
+            for n in np.flatnonzero(labels == TIES).tolist()
+        ]
+    )
+    score = sum(by_subset[subset] for subset in SUBSETS) / len(SUBSETS)
+    return {"rewardbench2": RewardBench2(score=score, by_subset=by_subset)}
+
+
+def _contrasts(config: EvaluateConfig, rows: Mapping[tuple[str, str], Rows]) -> list[Contrast]:
+    """Metrics that compare conditions, of every model; those that are tested are corrected together."""
+    contrasts = []
+    for model, (key, metric) in product(config.names, METRICS.items()):
+        if metric.task == config.task and metric.needs and set(metric.needs) <= set(config.condition):
+            value = compute(metric, *(rows[model, condition] for condition in metric.needs))
+            if value is not None:  # else it does not apply to these rows
+                numbers = asdict(value) if isinstance(value, (Estimate, Difference)) else {"value": value}
+                contrasts.append(msgspec.convert({"model": model, "kind": key, **numbers}, Contrast))
+    tested = [contrast for contrast in contrasts if METRICS[contrast.kind].tested]
+    for contrast, p in zip(tested, corrected(tested), strict=True):
+        contrast.p_holm = p
+    return contrasts
+
+
+def _user_columns(rows: Rows, task: str) -> dict[str, list[float | None]]:
+    everyone = range(len(rows.facts.user_names))
+    if task == "ratings":
+        keys = ("n", *(key for key, metric in METRICS.items() if metric.task == "ratings"))
+        return {key: [rows.by_user.get(code, {}).get(key) for code in everyone] for key in keys}
+    means, counts, present = (column.tolist() for column in user_means(rows.credit, rows.facts.users))
+    accuracy, answered = dict(zip(present, means, strict=True)), dict(zip(present, counts, strict=True))
+    return {"accuracy": [*map(accuracy.get, everyone)], "n": [answered.get(code, 0) for code in everyone]}

@@ -19,6 +19,8 @@ from prb.stats.estimate import Bools, Floats
 from prb.types import UNMEASURED, Outcome
 
 NAN = float("nan")
+Cell = tuple[str, str]
+"""Model and condition."""
 REQUIRED = frozenset(Outcome.__dataclass_fields__) - {"failure_kind", "choices", "leaks", "seen", "log_odds"}
 """Lines of earlier versions have no kind of failure, no past choices and no log-odds."""
 
@@ -122,14 +124,10 @@ class Outcomes:
     """All columns of a run. Entry n of every column belongs to pair n."""
 
     def __init__(
-        self,
-        pairs: Sequence[str] | None = None,
-        cells: Iterable[tuple[str, str]] | None = None,
-        *,
-        details: bool = False,
+        self, pairs: Sequence[str] | None = None, cells: Iterable[Cell] | None = None, *, details: bool = False
     ) -> None:
-        """`pairs` and `cells` (model and condition): what a run consists of, where that is known beforehand."""
-        self.of: dict[tuple[str, str], Column] = {cell: Column() for cell in cells or ()}
+        """`pairs` and `cells`: what a run consists of, where that is known beforehand."""
+        self.of: dict[Cell, Column] = {cell: Column() for cell in cells or ()}
         self.pairs: Sequence[str] = [] if pairs is None else pairs
         self.users: list[str] = []
         self.clusters: list[str] = []
@@ -146,8 +144,7 @@ class Outcomes:
         return list(dict.fromkeys(condition for _, condition in self.of))
 
     def read(self, line: Mapping[str, Any], where: str) -> None:
-        """A line of a file, whoever wrote it: it must be one that `prb evaluate` writes, and about the next pair of its
-        column."""
+        """A line of a file, whoever wrote it: one that `prb evaluate` writes, about the next pair of its column."""
         try:
             self.add([_checked(line)])
         except (ValueError, msgspec.ValidationError) as error:

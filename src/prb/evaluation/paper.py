@@ -127,8 +127,8 @@ class PaperJudging:
 
     def plan_row(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> PlannedRow:  # noqa: ARG002
         a, b = item.answers if self._chosen_is_a[item.id] else item.answers[::-1]
-        fields = {"question": mask(item.question) if self._masked else item.question, "answer_a": a, "answer_b": b}
-        chat = tuple(Turn(role, fill(text, **fields)) for role, text in self._prompt)
+        question = mask(item.question) if self._masked else item.question
+        chat = tuple(Turn(r, fill(text, question=question, answer_a=a, answer_b=b)) for r, text in self._prompt)
         request = Request(chat, Sampling(temperature=0.0, max_tokens=JUDGE_TOKENS))
         call = Call(call_key(self._start, *(part for turn in chat for part in turn)), request)
         return PlannedRow(item, cluster, condition, Built(Query(question=item.question)), (call,))
@@ -137,9 +137,7 @@ class PaperJudging:
         item, reply = row.item, replies.take(row.calls[0].key)
         failure = reply.as_failure
         if failure and failure.reason != "empty reply":
-            raise Unreachable(
-                f"{item.id}: {failure}; the paper's procedure has no place for failures, so the run stops"
-            )
+            raise Unreachable(f"{item.id}: {failure}; the paper's procedure has no place for failures: the run stops")
         text = str(reply.value or "")
         verdict, chosen_is_a = paper_verdict(text), self._chosen_is_a[item.id]
         won = float((verdict or "A") == ("A" if chosen_is_a else "B"))
@@ -192,8 +190,7 @@ class Classifier:
 
     def template(self, question: str, answer: str) -> str:
         turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        text: str = self._tokenizer.apply_chat_template(turns, tokenize=False)
-        return text
+        return str(self._tokenizer.apply_chat_template(turns, tokenize=False))
 
     def scores(self, texts: Sequence[str]) -> list[float]:
         """One logit as it is; of several the last softmax probability, row by row and in the model's own dtype."""

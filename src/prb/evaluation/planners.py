@@ -41,21 +41,16 @@ class Planner(Protocol):
 PLANNERS: Registry[Planner] = Registry("planner", package="prb.evaluation.planners", group="prb.planners")
 
 
-def plan_all(planner: Planner, queries: Sequence[Query]) -> list[Plan | Failure]:
-    """One plan per query; planners that can infer many at once get all of them together."""
-    if isinstance(planner, LLMPlanner):
-        return planner.plans(queries)
-    return [planner.plan(query) for query in queries]
-
-
 def infer_plans(
-    planner: Planner, queries: Sequence[Query], replies: Replies, breaker: Breaker | None
+    planner: Planner, queries: Sequence[Query], replies: Replies | None = None, breaker: Breaker | None = None
 ) -> list[Plan | Failure]:
-    """The same, asking only for what has no reply yet."""
+    """One plan per query; with `replies`, only what has none yet is asked for. LLMs are asked for all at once."""
+    if replies is None:
+        return planner.plans(queries) if isinstance(planner, LLMPlanner) else [planner.plan(query) for query in queries]
     start = key_start(planner.fingerprint, "plan")
     content = planner.content if isinstance(planner, LLMPlanner) else query_parts
     calls = [Call(call_key(start, *content(query)), query) for query in queries]
-    called = CalledModel("planner", partial(plan_all, planner), planner.fingerprint, is_remote(planner))
+    called = CalledModel("planner", partial(infer_plans, planner), planner.fingerprint, is_remote(planner))
     inferred = ask_all(calls, replies, called, breaker or Breaker())
     return [reply.as_failure or tuple(map(str, reply.value or ())) for reply in inferred]  # type: ignore[arg-type]
 

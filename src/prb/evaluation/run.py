@@ -27,8 +27,8 @@ from prb.data.load import Dataset, Shard, load
 from prb.engine.executors import Executor, given, open_executor
 from prb.errors import BadInput, ModelChanged, RunConflict, differences
 from prb.evaluation.conditions import Built, PlannedRow, QueryBuilder
-from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig
-from prb.evaluation.derive import check_requirements, summarize
+from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig, check_requirements
+from prb.evaluation.metrics import summarize
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
 from prb.evaluation.planners import PLANNERS, Plan, Planner
@@ -129,16 +129,9 @@ def evaluate(
 
 
 def load_rows(config: EvaluateConfig) -> Dataset:
-    """The dataset that the settings of a run name, as the run reads it."""
-    return load(
-        config.dataset,
-        task=config.task,
-        split=config.split,
-        limit=config.limit,
-        skip_bad=config.skip_bad,
-        donors=needs_donors(config.condition),
-        shard=Shard.parse(config.shard) if config.shard else None,
-    )
+    same = {name: getattr(config, name) for name in ("task", "split", "limit", "skip_bad")}
+    shard = Shard.parse(config.shard) if config.shard else None
+    return load(config.dataset, **same, donors=needs_donors(config.condition), shard=shard)
 
 
 def complete(config: EvaluateConfig) -> EvaluateConfig:
@@ -185,14 +178,13 @@ class Job:
         ):
             if run.extended:
                 self.progress.note(f"{folder} is extended: {run.extended}")
-            breaker = Breaker()
             start = RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"])
             self.hooks.tell("on_run_start", start)
+            breaker = Breaker()
             with writing_outcomes(folder) as write:
                 for name, spec in map(split_alias, config.model):
                     self.progress.begin(f"loading {name}")
-                    evaluator = self.load_evaluator(run, executor, name, spec)
-                    for derived in self.ask(evaluator, replies, breaker):
+                    for derived in self.ask(self.load_evaluator(run, executor, name, spec), replies, breaker):
                         write(b"".join(map(json_line, derived)))
                         outcomes.add(derived)
             summary, users = (part.as_json() for part in summarize(config, dataset, outcomes))
@@ -217,15 +209,8 @@ class Job:
             self.progress.note(f"{name}: {execution}")
         if isinstance(model, Recorded):
             return RecordedOutcomes(name, model)
-        builder = QueryBuilder.of(
-            config,
-            self.dataset,
-            self.planner,
-            reader=model,
-            seed=config.seed,
-            trained_on=trained_on(model, spec),
-            count_trained=config.trained == "count",
-        )
+        trained = {"trained_on": trained_on(model, spec), "count_trained": config.trained == "count"}
+        builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed, **trained)
         if isinstance(model, Scorer):
             return ScorerOutcomes(name, model, builder, from_caller=name in models)
         if config.task == "ratings":

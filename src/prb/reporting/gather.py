@@ -15,7 +15,7 @@ from msgspec import ValidationError, convert, structs, to_builtins
 from prb.data.load import Dataset
 from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.derive import summarize
+from prb.evaluation.metrics import summarize
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.evaluation.run import load_rows
 from prb.progress import SILENT, Progress

@@ -15,8 +15,7 @@ import numpy as np
 from msgspec import to_builtins
 
 from prb.evaluation.compare import compare_credits
-from prb.evaluation.derive import compute
-from prb.evaluation.metrics import Facts, Rows
+from prb.evaluation.metrics import Facts, Rows, compute
 from prb.models import RECORDED
 from prb.reporting.format import without_folders
 from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
@@ -26,7 +25,6 @@ from prb.stats.paired import LEVEL, correct, paired_p
 from prb.stats.ranking import (
     STABILITY_DRAWS,
     accuracies,
-    cluster_leads,
     cluster_sums,
     clusters_to_overtake,
     random_orders,
@@ -288,7 +286,7 @@ def stability_data(inputs: Inputs) -> Iterator[DataFile]:
             ranked = np.argsort(-accuracies(np.ones((1, clusters), bool), sums, sizes)[0], kind="stable").tolist()
             leader, second = ranked[:2]
             first = list(credits.values())[leader]
-            leads = [cluster_leads(first, credit, group.clusters, clusters) for credit in credits.values()]
+            leads = [cluster_sums(first - credit, group.clusters, clusters)[0] for credit in credits.values()]
             furthest = np.argsort(-leads[second], kind="stable")  # where the leader is furthest ahead of the second
             favorable = []
             for k in steps:

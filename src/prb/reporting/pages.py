@@ -22,7 +22,7 @@ from prb.reporting.format import plural, without_folders
 from prb.reporting.gather import DataFile, Entry, Group, Inputs, explain_damage
 from prb.reporting.results import Audit, BestOfN, Correlation, Ppo, Run, Study, set_sentences
 from prb.stats.bias import by_margin, histogram
-from prb.stats.estimate import Floats, Ints, by_label, chance_spread, codes, spread, user_intervals, user_means
+from prb.stats.estimate import Floats, Ints, by_label, chance_spread, codes, spread, user_means, wilson
 from prb.types import Pair, Post
 from prb.work import chunks
 
@@ -134,7 +134,7 @@ def users_data(inputs: Inputs) -> Iterator[DataFile]:
 def accuracy_of_users(credit: Floats, users: Ints) -> dict[str, Any]:
     """Worst first; of equals those with more rows."""
     means, rows, present = user_means(credit, users)
-    low, high = user_intervals(means, rows)
+    low, high = wilson(means, rows)  # of further questions of the same users, not of other users
     order = np.lexsort((present, -rows, means))
     return {
         "user": present[order].tolist(),

@@ -23,8 +23,8 @@ import orjson
 from prb.config import OutputConfig, Place, Positional, Rare, Share, config, read_config
 from prb.data.load import Dataset
 from prb.errors import BadInput, NotAccepted, PrbError
-from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.derive import check_failures, summarize
+from prb.evaluation.config import EvaluateConfig, check_failures
+from prb.evaluation.metrics import summarize
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.run import load_rows
 from prb.progress import SILENT, Progress

@@ -89,15 +89,10 @@ def with_interval(
     return Coefficient(value=value, low=float(low), high=float(high), n=n)
 
 
-def tally(votes: Ints, values: int) -> Ints:
-    """Units × values: the number of raters who gave each value."""
-    return np.stack([(votes == v).sum(axis=1) for v in range(values)], axis=1)
-
-
-def _shared(votes: Ints, values: int) -> Ints:
-    """`tally` of the units with at least two votes."""
-    counts = tally(votes, values)
-    return np.asarray(counts[counts.sum(axis=1) >= 2])
+def tally(votes: Ints, values: int, *, least: int = 2) -> Ints:
+    """Units × values: the number of raters who gave each value, of the units with at least so many votes."""
+    counts = np.stack([(votes == v).sum(axis=1) for v in range(values)], axis=1)
+    return np.asarray(counts[counts.sum(axis=1) >= least])
 
 
 def _agreed(counts: Ints) -> float:
@@ -112,7 +107,7 @@ def krippendorff_alpha(votes: Ints, values: int, *, ordinal: bool = False) -> fl
         from krippendorff import alpha
     except ModuleNotFoundError:
         raise MissingExtra("Krippendorff's alpha", "study") from None
-    counts = _shared(votes, values)
+    counts = tally(votes, values)
     if (counts.sum(axis=0) > 0).sum() < 2:
         return None
     level: Literal["ordinal", "nominal"] = "ordinal" if ordinal else "nominal"
@@ -121,7 +116,7 @@ def krippendorff_alpha(votes: Ints, values: int, *, ordinal: bool = False) -> fl
 
 def fleiss_kappa(votes: Ints, values: int) -> float | None:
     """Fleiss' κ (1971, doi:10.1037/h0031619); units may have different numbers of raters, at least two."""
-    counts = _shared(votes, values)
+    counts = tally(votes, values)
     if not len(counts):
         return None
     chance = float(np.square(counts.sum(axis=0) / counts.sum()).sum())
@@ -130,10 +125,9 @@ def fleiss_kappa(votes: Ints, values: int) -> float | None:
 
 def gwet_ac1(votes: Ints, values: int) -> float | None:
     """Gwet's AC1 (2008, doi:10.1348/000711006X126600): κ with a chance term that stays small when a value is rare."""
-    counts, shared = tally(votes, values), _shared(votes, values)
+    counts, shared = (tally(votes, values, least=least) for least in (1, 2))
     if not len(shared):
         return None
-    counts = counts[counts.sum(axis=1) > 0]
     share = (counts / counts.sum(axis=1, keepdims=True)).mean(axis=0)
     chance = float((share * (1 - share)).sum()) / (values - 1)
     return (_agreed(shared) - chance) / (1 - chance)
@@ -190,16 +184,9 @@ def equivalence(differences: Floats, margin: float, *, level: float = 0.05) -> P
     half = float(t.ppf(1 - level, n - 1)) * error
     room = margin - abs(mean)
     p = float(t.sf(room / error, n - 1)) if error else float(room <= 0)
-    effect = mean / deviation if deviation else (0.0 if mean == 0 else math.inf)
+    effect = mean / deviation if deviation else None if mean else 0.0
     return Parity(
-        mean=mean,
-        low=mean - half,
-        high=mean + half,
-        p=p,
-        effect=effect if math.isfinite(effect) else None,
-        n=n,
-        margin=margin,
-        equivalent=p < level,
+        mean=mean, low=mean - half, high=mean + half, p=p, effect=effect, n=n, margin=margin, equivalent=p < level
     )
 
 
@@ -213,8 +200,6 @@ def mean_size(differences: Floats, *, seed: int = 0) -> Coefficient:
 
 
 # --- a judge in place of people ---
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rival:
     """The judge against one annotator."""
@@ -267,13 +252,7 @@ def alternative_test(
     ps = [exact_p(behind, epsilon) for behind in behind_by.values()]
     corrected = false_discovery_control(ps, method="by").tolist() if ps else []
     rivals = tuple(
-        Rival(
-            annotator=annotator,
-            n=len(behind),
-            judge=float((behind <= 0).mean()),
-            p=p,
-            beaten=p < LEVEL,
-        )
+        Rival(annotator=annotator, n=len(behind), judge=float((behind <= 0).mean()), p=p, beaten=p < LEVEL)
         for (annotator, behind), p in zip(behind_by.items(), corrected, strict=True)
     )
     several = len(rivals) > 1  # else there is nobody to agree with
@@ -299,11 +278,10 @@ def exact_p(behind: Ints, epsilon: float) -> float:
     How often the value is 0 is a nuisance parameter: p is the largest over a 99.9 % interval for it, plus the 0.1 %
     (Berger and Boos 1994, doi:10.1080/01621459.1994.10476836).
     """
-    from scipy.stats import beta
+    from scipy.stats import binomtest
 
     n, total, moved = len(behind), int(behind.sum()), int(np.count_nonzero(behind))
-    low = float(beta.ppf(NUISANCE / 2, moved, n - moved + 1)) if moved else 0.0
-    high = float(beta.ppf(1 - NUISANCE / 2, moved + 1, n - moved)) if moved < n else 1.0
+    low, high = binomtest(moved, n).proportion_ci(1 - NUISANCE)
     shares = np.linspace(max(epsilon, low), max(epsilon, high), GRID)
     largest = max(_sum_at_most(total, n, (share + epsilon) / 2, (share - epsilon) / 2) for share in shares)
     return min(1.0, largest + NUISANCE)
@@ -369,12 +347,7 @@ def prediction_powered(
         low, high = (max(0.0, value - half), min(1.0, value + half)) if unit else (value - half, value + half)
         return Estimate(value=value, low=low, high=high, n=labeled)
 
-    return Powered(
-        human=estimate(0.0),
-        tuned=estimate(weight),
-        weight=weight,
-        judge=judges_mean,
-    )
+    return Powered(human=estimate(0.0), tuned=estimate(weight), weight=weight, judge=judges_mean)
 
 
 def labels_for(powered: Powered, half_width: float) -> int | None:

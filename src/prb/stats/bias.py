@@ -129,8 +129,6 @@ def position_bias(verdicts: Sequence[Sequence[str | None]]) -> dict[str, Any] | 
 
 
 # --- margins ---
-
-
 def calibration(margin: Floats, credit: Floats, clusters: Ints) -> dict[str, Any] | None:
     """Brier score, expected calibration error and reliability curve of the confidence σ(|margin| / T).
 
@@ -146,11 +144,10 @@ def calibration(margin: Floats, credit: Floats, clusters: Ints) -> dict[str, Any
     temperatures = [fit_temperature(margin[fold != k], credit[fold != k]) for k in range(FOLDS)]
     confidence = 1 / (1 + np.exp(-margin / np.array(temperatures)[fold]))
     bins = np.minimum(((confidence - 0.5) * 2 * BINS).astype(int), BINS - 1)  # over [½, 1]
-    curve = []
-    for rows in (bins == k for k in range(BINS)):
-        if rows.any():
-            point = {"confidence": float(confidence[rows].mean()), "accuracy": float(credit[rows].mean())}
-            curve.append({**point, "n": int(rows.sum())})
+    curve = [
+        {"confidence": float(confidence[rows].mean()), "accuracy": float(credit[rows].mean()), "n": int(rows.sum())}
+        for rows in (bins == k for k in np.unique(bins))
+    ]
     return {
         "n": len(margin),
         "temperature": float(np.median(temperatures)),
@@ -206,19 +203,17 @@ def by_margin(margin: Floats, credit: Floats, clusters: Ints) -> list[dict[str, 
         return []
     cuts = np.unique(np.quantile(sizes, np.arange(1, DECILES) / DECILES, method="lower"))
     bins = np.searchsorted(cuts, sizes, side="left")
-    table = []
-    for rows in (bins == n for n in np.unique(bins)):
-        ends = {"from": float(sizes[rows].min()), "to": float(sizes[rows].max())}
-        table.append({**ends, **share(credit[rows], clusters[rows]).as_dict()})
-    return table
+    return [
+        {"from": float(sizes[rows].min()), "to": float(sizes[rows].max())}
+        | share(credit[rows], clusters[rows]).as_dict()
+        for rows in (bins == n for n in np.unique(bins))
+    ]
 
 
 # --- what can be learned without the user ---
-
-
 def blind_margins(
     chosen: Matrix, rejected: Matrix, clusters: Sequence[str], *, folds: int = 5, strength: float = 1e-2, seed: int = 0
-) -> NDArray[np.float64] | None:
+) -> Floats | None:
     """Reward of chosen minus that of rejected per pair, by a model fitted on other clusters; `None` if too few.
 
     P(a beats b) = σ(w·(a − b)) (Bradley & Terry 1952), w by L2-penalized logistic regression without intercept on
@@ -236,7 +231,7 @@ def blind_margins(
     return margins
 
 
-def bradley_terry(differences: Matrix, strength: float) -> NDArray[np.float64]:
+def bradley_terry(differences: Matrix, strength: float) -> Floats:
     """Weights of the logistic regression that every difference is positive."""
     from sklearn.linear_model import LogisticRegression
 
@@ -249,9 +244,9 @@ def bradley_terry(differences: Matrix, strength: float) -> NDArray[np.float64]:
     return np.asarray(model.coef_[0] / np.where(scale > 0, scale, 1), dtype=np.float64)
 
 
-def credits_of(margins: NDArray[np.float64]) -> list[float]:
+def credits_of(margins: Floats) -> Floats:
     """1 for a positive margin, 0.5 for zero, 0 for a negative one."""
-    return ((np.sign(margins) + 1) / 2).tolist()  # type: ignore[no-any-return]
+    return (np.sign(margins) + 1) / 2
 
 
 def inflation(folds: int) -> float:

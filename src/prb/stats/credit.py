@@ -63,12 +63,9 @@ def _over_orders(values: Sequence[float | None], seen_from_right: Callable[[floa
 
     Every second value has the wrong answer shown first, so it is turned around.
     """
-    means: list[float | None] = []
-    for right_first, wrong_first in zip(values[::2], values[1::2], strict=True):
-        known = [] if right_first is None else [right_first]
-        known += [] if wrong_first is None else [seen_from_right(wrong_first)]
-        means.append(_mean(known) if known else None)
-    return means
+    seen = [seen_from_right(v) if n % 2 and v is not None else v for n, v in enumerate(values)]
+    known = [[v for v in both if v is not None] for both in zip(seen[::2], seen[1::2], strict=True)]
+    return [_mean(both) if both else None for both in known]
 
 
 def decided(verdicts: Sequence[str | None], log_odds: Sequence[float | None] | None) -> Sequence[str | None]:
@@ -158,12 +155,13 @@ def rewardbench_sections(by_subset: Mapping[str, float]) -> dict[str, float] | N
     known = {subset for subsets in SECTIONS.values() for subset in subsets}
     if not known - SECTIONS[PRIOR].keys() <= by_subset.keys() <= known:
         return None
-    sections, shares = {}, {}
-    for section, weights in SECTIONS.items():
-        if weights.keys() <= by_subset.keys():
-            weighted = sum(weight * by_subset[subset] for subset, weight in weights.items())
-            sections[section], shares[section] = weighted / sum(weights.values()), 0.5 if section == PRIOR else 1.0
-    score = sum(shares[section] * value for section, value in sections.items()) / sum(shares.values())
+    sections = {
+        section: sum(weight * by_subset[subset] for subset, weight in weights.items()) / sum(weights.values())
+        for section, weights in SECTIONS.items()
+        if weights.keys() <= by_subset.keys()
+    }
+    shares = [0.5 if section == PRIOR else 1.0 for section in sections]
+    score = sum(share * value for share, value in zip(shares, sections.values(), strict=True)) / sum(shares)
     return {**sections, "score": score}
 
 
@@ -185,8 +183,7 @@ class ScoredRow(NamedTuple):
 
     @property
     def spread(self) -> float:
-        correct = self.scores[: self.n_best]
-        return max(correct) - min(correct)
+        return max(self.scores[: self.n_best]) - min(self.scores[: self.n_best])
 
 
 def ties_score(rows: Sequence[ScoredRow]) -> float:
@@ -211,8 +208,6 @@ def ties_score(rows: Sequence[ScoredRow]) -> float:
 
 
 # --- best of k ---
-
-
 def powers(n: int) -> tuple[int, ...]:
     """1, 2, 4, … and N itself."""
     return tuple(sorted({*(2**e for e in range(n.bit_length())), n}))
@@ -231,11 +226,8 @@ def weights(scores: Floats, k: int) -> Floats:
     _, rank, ties = np.unique(scores, return_inverse=True, return_counts=True)
     upto = np.cumsum(ties).tolist()
     # integers until the one division, so that large N neither overflows nor cancels
-    share = [
-        (math.comb(u, k) - math.comb(u - t, k)) / (t * math.comb(n, k))
-        for u, t in zip(upto, ties.tolist(), strict=True)
-    ]
-    return np.array(share)[rank]
+    count = zip(upto, ties.tolist(), strict=True)
+    return np.array([(math.comb(u, k) - math.comb(u - t, k)) / (t * math.comb(n, k)) for u, t in count])[rank]
 
 
 def curves(scores: Floats, grades: Floats, ks: Sequence[int]) -> Floats:

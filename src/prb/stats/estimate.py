@@ -339,12 +339,6 @@ def user_means(credit: Floats, users: Ints) -> tuple[Floats, Ints, Ints]:
     return np.bincount(dense, weights=credit[answered]) / np.maximum(n, 1), n, present
 
 
-def user_intervals(means: Floats, rows: Ints) -> tuple[Floats, Floats]:
-    """Wilson's interval of each user's accuracy: what further questions of the same user may show, not other users."""
-    low, high = wilson(means, rows)
-    return low, high
-
-
 def chance_spread(means: Floats, rows: Ints) -> float | None:
     """The standard deviation that user means would have if every row were won with the same probability."""
     if len(means) < 2:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -253,7 +254,8 @@ def sign_flip(sums: Floats, *, seed: int = 0, draws: int = DRAWS) -> float:
         return 1.0
     observed = abs(float(sums.sum())) - 1e-9 * sizes.sum()  # totals that are equal but for rounding count as equal
     if len(sizes) <= EXACT_CLUSTERS:
-        one, other = map(_all_signs, np.array_split(sizes, 2))  # a total is one of the first plus one of the second
+        # a total is one of the first half plus one of the second
+        one, other = (np.array([*product((1, -1), repeat=len(half))]) @ half for half in np.array_split(sizes, 2))
         beyond = len(other) - np.searchsorted(np.sort(other), observed - one)
         return min(1.0, 2 * float(beyond.sum()) / (len(one) * len(other)))
     for unit in (*(1 / grid for grid in GRIDS), *(sizes.min() / parts for parts in range(1, 13))):
@@ -265,14 +267,6 @@ def sign_flip(sums: Floats, *, seed: int = 0, draws: int = DRAWS) -> float:
     flips = 2 * subset_sums(scaled[:, None], draws, seed)[0] - scaled.sum()
     extreme = int((np.abs(flips) * sizes.max() >= observed).sum())
     return (extreme + 1) / (draws + 1)
-
-
-def _all_signs(sizes: Floats) -> Floats:
-    """The totals under all sign patterns, by doubling."""
-    totals = np.zeros(1)
-    for size in sizes:
-        totals = np.concatenate([totals + size, totals - size])
-    return totals
 
 
 def _exact_tail(steps: Ints, least: int) -> float:

@@ -323,11 +323,6 @@ def without_random(orders: Ints, k: int, sums: Floats, sizes: Floats) -> dict[st
     return {name: column.round(5).tolist() for name, column in columns.items()}
 
 
-def cluster_leads(a: Floats, b: Floats, clusters: Ints, groups: int) -> Floats:
-    """By how many rows model a is ahead of b in each cluster, over the rows that both answered."""
-    return cluster_sums(a - b, clusters, groups)[0]
-
-
 def clusters_to_overtake(leads: Floats) -> int | None:
     """The fewest clusters without which the first model is no longer ahead; `None` if it always is.
 

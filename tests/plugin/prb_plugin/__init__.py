@@ -36,20 +36,9 @@ class Diary:
 
 def tiny(rows: int = 2) -> Source:
     """A few rows in which the shorter answer is always the chosen one."""
-    return MemorySource("tiny", [_row(n) for n in range(rows)])
-
-
-def _row(n: int) -> dict[str, object]:
-    return {
-        "id": f"tiny-{n}",
-        "question": f"Which tea goes with rain on day {n}?",
-        "profile": [{"id": "p1", "category": "x", "text": "Short answers, please."}],
-        "rubric_aspects": [],
-        "narrative": "",
-        "category": "Lifestyle_and_Personal_Development",
-        "chosen": "Assam.",
-        "rejected": f"That depends on the rain of day {n}.",
-    }
+    about = {"profile": [{"id": "p1", "category": "x", "text": "Short answers, please."}], "chosen": "Assam."}
+    texts = [(f"Which tea goes with rain on day {n}?", f"That depends on the rain of day {n}.") for n in range(rows)]
+    return MemorySource("tiny", [{"question": question, "rejected": rejected, **about} for question, rejected in texts])
 
 
 def _confident(rows: Rows) -> Estimate:
