@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from prb.data.load import load
-from prb.data.named.mirror import Lesson
-from prb.engine.load import Loading
 from prb.errors import BadInput, RunConflict, UnknownName
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.models.personal.features import make_features
 from prb.models.personal.head import load_personal, query_of
-from prb.models.personal.methods import Matcher
-from prb.progress import SILENT
-from prb.registry import Spec
 from prb.runs import read_json
 from prb.training.config import TrainConfig
 from prb.training.learning import margins, open_training, prepare
-from prb.training.run import ADAPTER, Tuner, train, tune
+from prb.training.run import train
 from prb.types import Ask, Pair
-from tests import tiny
-from tests.training.synthetic import Interrupts, rows_of_twelve
+from tests.training.synthetic import rows_of_twelve
 
 
 @pytest.fixture
@@ -112,102 +104,6 @@ def test_a_bilinear_head_learns_two_opposite_tastes_from_posts(data: str, tmp_pa
     none, profile = evaluate(config).summary["results"]
     assert none["accuracy"]["value"] == 0.5  # nothing is known of anybody
     assert profile["accuracy"]["value"] > 0.9
-
-
-# `matcher`: LoRA on a tiny LLM brings posts of a pole near the answers for it; the adapter belongs to the head.
-
-QUICK = Matcher(rank=2, passes=8, rate=1e-2, axes=2, posts=4, questions=2)
-
-
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("peft", reason="needs the train extra")
-    return tiny.save(tmp_path_factory.mktemp("base") / "lm", "llama")
-
-
-def lessons() -> list[Lesson]:
-    """Posts and answers of a pole share no word."""
-    words = (("early", "morning", "late", "long"), ("book", "day", "best", "a"))
-    return [
-        Lesson(
-            f"axis {n}",
-            (tuple(f"{first} {k}" for k in range(4)), tuple(f"{other} {k}" for k in range(4))),
-            tuple((f"q{k}", f"{k} {fits} {fits}", f"{k} {suits} {suits}") for k in range(2)),
-        )
-        for n, (first, fits, other, suits) in enumerate(words)
-    ]
-
-
-def test_tuning_brings_posts_near_the_answers_for_their_pole(lm: Path) -> None:
-    tuner = Tuner(QUICK, str(lm), -1, Loading(), 0)
-    tuner.measure(lessons())
-    losses = [tuner.one_pass(lessons(), number) for number in range(QUICK.passes)]
-    assert losses[-1] < losses[0] / 2
-    assert tuner.matched(lessons()) == 1.0
-
-
-def test_only_the_upper_layers_are_tuned_if_asked_for_also_in_16_bits(lm: Path) -> None:
-    method = replace(QUICK, layers=1, passes=4)
-    tuner = Tuner(method, str(lm), 2, Loading(dtype="bf16"), 0)
-    tuner.measure(lessons())
-    names = [name for name, weight in tuner._model.named_parameters() if weight.requires_grad]
-    assert names
-    assert all(".layers.1." in name for name in names)
-    losses = [tuner.one_pass(lessons(), number) for number in range(method.passes)]
-    assert losses[-1] < losses[0]
-
-
-def test_blocks_that_are_not_tuned_read_a_text_once(lm: Path) -> None:
-    whole, split = (Tuner(replace(QUICK, layers=1), str(lm), 2, Loading(), 0) for _ in range(2))
-    whole._frozen = None
-    assert split._frozen
-    for tuner in (whole, split):
-        tuner.measure(lessons())
-    np.testing.assert_allclose(*([t.one_pass(lessons(), n) for n in range(3)] for t in (whole, split)), rtol=1e-4)
-    split.matched(lessons())
-    split._frozen = lambda **_: pytest.fail("a text was read again"), split._frozen[1]
-    assert split.matched(lessons()) == whole.matched(lessons())
-
-
-def test_tuning_that_was_interrupted_resumes_after_the_last_pass(lm: Path, tmp_path: Path) -> None:
-    features = str(Spec("hidden", {"lm": str(lm), "alone": "true"}))
-    method = replace(QUICK, passes=3)
-    undisturbed, resumed = (tmp_path / name for name in ("undisturbed", "resumed"))
-    expected = tune(method, lessons(), features, undisturbed, 0, SILENT)
-    with pytest.raises(KeyboardInterrupt):
-        tune(method, lessons(), features, resumed, 0, Interrupts(after=2, task="tuning"))
-    with pytest.raises(KeyboardInterrupt):  # one pass is left
-        tune(method, lessons(), features, resumed, 0, Interrupts(after=1, task="tuning"))
-    assert tune(method, lessons(), features, resumed, 0, SILENT) == expected
-    for name in ("adapter_model.safetensors", "adapter_config.json"):
-        assert (resumed / ADAPTER / name).read_bytes() == (undisturbed / ADAPTER / name).read_bytes()
-
-
-def test_a_matcher_carries_its_adapter_and_scores_like_any_head(lm: Path, tmp_path: Path) -> None:
-    features = str(Spec("hidden", {"lm": str(lm), "layer": "1", "alone": "true"}))
-    dataset = "mirror?split=train&users=4&axes=2"
-    settings = {"features": features, "dataset": dataset, "validation": 0, "k": 2}
-    trained = train(TrainConfig(method="matcher?passes=1&posts=1", out=tmp_path / "head", **settings))
-    moved = tmp_path / "moved"
-    shutil.copytree(trained.folder, moved)
-    card = read_json(moved / "card.json")
-    assert card["adapter"] == ADAPTER
-    assert [point["pass"] for point in card["report"]["tuning"]] == [0, 1]
-    assert load_personal(moved).fingerprint == load_personal(trained.folder).fingerprint
-
-
-@pytest.mark.parametrize(
-    ("features", "why"),
-    [
-        ("static", "matcher tunes an LLM"),
-        ("hidden?lm=smollm2&layer=22", "matcher tunes an LLM"),
-        ("hidden?lm=smollm2&alone=true&pool=last", "matcher tunes an LLM"),
-        ("hidden?lm=smollm2&alone=1&adapter=mine", "an adapter of its own"),
-    ],
-)
-def test_what_cannot_be_tuned_is_refused(features: str, why: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=why):
-        tune(QUICK, lessons(), features, tmp_path, 0, SILENT)
 
 
 def test_scores_from_disk_are_the_margins_training_saw(data: str, tmp_path: Path) -> None:

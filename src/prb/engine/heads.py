@@ -23,6 +23,7 @@ from prb.engine.chat import Chat, Text, Tokens, group_by_query
 from prb.engine.load import Checkpoint
 from prb.engine.states import RUN_ERRORS, Sharing, States, bundle, forget_lengths, padded_inputs, whole_batches
 from prb.errors import BadInput
+from prb.hashing import text_digest
 from prb.types import Ask, Failure
 from prb.work import halve_if_out_of_memory
 
@@ -305,25 +306,31 @@ def only_blocks(body: Any, start: int, end: int) -> Any:
     return part
 
 
+def with_lead(tokenizer: Any, lead: str, text: str, limit: int | None) -> Text:
+    """The tokens of a text, after the words that lead to it."""
+    before = tokenizer(f"{lead}\n")["input_ids"] if lead else []
+    ids = [*before, *tokenizer(text or " ", add_special_tokens=not lead)["input_ids"]][:limit]
+    return Text(ids, min(len(before), len(ids) - 1), len(ids))
+
+
 class HiddenStates:
     """States of a layer, pooled over an answer's tokens; prefixes that answers share are computed once."""
 
-    def __init__(self, checkpoint: Checkpoint, layer: int, pool: Pool) -> None:
+    def __init__(self, checkpoint: Checkpoint, layer: int, pool: Pool, lead: str = "") -> None:
         layers = checkpoint.model.config.get_text_config().num_hidden_layers
         if not -layers - 1 <= layer <= layers:
             raise BadInput(f"layer={layer}: this model has layers 0 to {layers}")
         layer = layer % (layers + 1)
-        self.fingerprint = f"hidden-{checkpoint.fingerprint}-{layer}-{pool}"
-        self._checkpoint, self._pool = checkpoint, pool
+        self.fingerprint = f"hidden-{checkpoint.fingerprint}-{layer}-{pool}" + (f"-{text_digest(lead)}" if lead else "")
+        self._checkpoint, self._pool, self._lead = checkpoint, pool, lead
         self._chat = Chat(checkpoint.tokenizer)
         self._body = at_layer(checkpoint, layer)
         self._states = States(self._body, checkpoint.budget) if checkpoint.sharing.prefixes else None
         self.execution = str(checkpoint.sharing)
 
     def texts(self, texts: Sequence[str]) -> Vector:
-        limit = self._checkpoint.max_length
-        ids = [self._checkpoint.tokenizer(text or " ")["input_ids"][:limit] for text in texts]
-        rows = self._pooled([[Text(each, 0, len(each))] for each in ids])
+        limit, tokenizer = self._checkpoint.max_length, self._checkpoint.tokenizer
+        rows = self._pooled([[with_lead(tokenizer, self._lead, text, limit)] for text in texts])
         return np.stack([row[0] for row in rows]) if rows else np.zeros((0, 1), dtype=np.float32)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:

@@ -1,17 +1,10 @@
-"""`prb train METHOD`: from pairs to a folder that `personal?path=` reads, with a card that describes it.
-
-`matcher` first tunes the LLM behind its features with LoRA, so that posts of a pole are near the answers for it; that
-needs the `train` extra.
-"""
+"""`prb train METHOD`: from pairs to a folder that `personal?path=` reads, with a card that describes it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import compress, product
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,15 +14,12 @@ import numpy as np
 from prb import __version__
 from prb.config import ConditionName, UserConfig
 from prb.data.load import Dataset, load
-from prb.data.named.mirror import Lesson
 from prb.engine.executors import Executor, open_executor
-from prb.engine.load import Checkpoint, Loading
-from prb.errors import BadInput, MissingExtra, PrbError
+from prb.errors import BadInput, MissingExtra
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.hashing import draw
 from prb.models.personal.collaborative import Collaborative, fit, ratings_of, save_factors, votes_by_user
-from prb.models.personal.features import FEATURES, Features, features_of
+from prb.models.personal.features import Features, features_of
 from prb.models.personal.head import CARD, Head, Personal, infer_codes, read_card, save
 from prb.models.personal.methods import METHODS, Matcher
 from prb.progress import SILENT, Progress
@@ -37,31 +27,27 @@ from prb.registry import Spec
 from prb.runs import Finished, RunFolder, remove
 from prb.stats.estimate import share
 from prb.stats.paired import Difference, difference
-from prb.training.config import CHECKPOINT, LORA_ALPHA, FullConfig, TrainConfig
+from prb.training.config import CHECKPOINT, FullConfig, TrainConfig
 from prb.training.learning import (
     Examples,
     HeadResults,
     Ints,
+    Learned,
     Learning,
     credits_of,
     encode_lessons,
     fold_of,
     held_out_margins,
     learn,
-    lessons_of,
-    load_state,
     open_training,
     prepare,
     results,
-    save_state,
     split_off,
     support_and_scored,
 )
+from prb.training.tuning import ADAPTER, tune
 from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
-from prb.weights import make_readable
-from prb.work import chunks
 
-ADAPTER = "adapter"
 CONDITIONS: tuple[ConditionName, ...] = ("none", "profile", "shuffled")
 VALIDATION_ROWS = 2_000
 """Held-out rows that are scored under every condition for the card, at most."""
@@ -143,13 +129,13 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
         )
     if isinstance(method, Collaborative):
         return _from_votes(config, method, dataset, features_of({"features": config.features}, config.target, executor))
-    about = {"features": config.features}
-    tuned: dict[str, Any] = {}
+    about, tuned = {"features": config.features}, None
     if isinstance(method, Matcher):
-        tuned = tune(method, lessons_of(dataset.source), config.features, config.target, config.seed, progress)
+        scaler, report = tune(method, dataset.source, config.features, config.target, config.seed, progress)
+        tuned = Learned(Head(config.method, {}, scaler, np.zeros(0)), [], 0, report)
         about["adapter"] = ADAPTER
     features = features_of(about, config.target, executor)
-    lessons = encode_lessons(dataset.source, features) if method.taught else ()
+    lessons = encode_lessons(dataset.source, features) if method.taught and not tuned else ()
     examples = prepare(dataset, features, joint=method.joint, k=config.k, progress=progress)
     rows = examples.readable
     if not len(rows):
@@ -163,7 +149,9 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
         spec, learning = best.method, replace(learning, l2=best.l2, epochs=max(1, best.epochs))
         fit, held = rows, rows[:0]  # the folds have chosen the settings; no user needs to be held out any more
     checkpoint = config.target / CHECKPOINT
-    learned = learn(spec, examples, fit, held, learning, lessons=lessons, checkpoint=checkpoint, progress=progress)
+    learned = tuned or learn(
+        spec, examples, fit, held, learning, lessons=lessons, checkpoint=checkpoint, progress=progress
+    )
     card = card_of(config, dataset, features, {"rows": len(fit), "users": len(np.unique(examples.user[fit]))})
     card["data"] |= {
         "unreadable": len(dataset) - len(rows),
@@ -177,7 +165,7 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
         "trained_on": TrainedOn.of(compress(dataset, np.isin(np.arange(len(dataset)), fit))).as_card(),
         "best_epoch": learned.best,
         "curve": learned.curve,
-        "report": {**learned.report, **tuned},
+        "report": learned.report,
         "validation": validate(learned.head, features, dataset, examples, held, config) if len(held) else None,
         "sweep": tried,
     }
@@ -289,200 +277,3 @@ def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning
     order = np.argsort(held_rows)
     held = results(held_margins[order], examples, held_rows[order])
     return Tried(method=spec, l2=learning.l2, epochs=int(median(epochs)), accuracy=held.accuracy, loss=held.loss)
-
-
-# Tuning the LLM behind the features.
-
-HELD_AXES = 0.1
-"""Share of the axes that only say which pass was best."""
-LONGEST = 256
-"""Tokens of a text that are read while tuning."""
-TOGETHER = 16
-"""Texts of a forward pass."""
-TINY = 1e-6
-
-
-def tune(
-    method: Matcher, lessons: Sequence[Lesson], features: str, folder: Path, seed: int, progress: Progress
-) -> dict[str, Any]:
-    """Write the adapter of the best pass into `folder`, an empty one if no pass helps; returns it for the card."""
-    spec = Spec.parse(features)
-    options = FEATURES.check(spec) if spec.name == "hidden" else {}
-    if not options.get("alone") or options.get("pool", "mean") != "mean":
-        raise BadInput(f"matcher tunes an LLM: --features 'hidden?lm=smollm2&layer=22&alone=true', not {features!r}")
-    if options["loading"].adapter:
-        raise BadInput("matcher trains an adapter of its own; features with adapter= cannot be tuned")
-    order = sorted(lessons, key=lambda lesson: draw(seed, lesson.axis))
-    if len(order) < 2:
-        raise BadInput("matcher needs at least two labeled axes")
-    held = order[: max(1, round(HELD_AXES * len(order)))]
-    tuner = Tuner(method, options["lm"], options.get("layer", -1), options["loading"], seed)
-    tuner.measure(order)
-    checkpoint = folder / CHECKPOINT
-    curve = load_state(checkpoint, tuner.weights, tuner.optimizer, progress)
-    if curve is None:
-        curve = [{"pass": 0, "held_axes": tuner.matched(held)}]
-        tuner.save(folder / ADAPTER)
-    progress.begin(f"tuning {options['lm']}", total=method.passes, done=len(curve) - 1)
-    for number in range(len(curve), method.passes + 1):
-        loss = tuner.one_pass(order[len(held) :], number)
-        curve.append({"pass": number, "loss": loss, "held_axes": tuner.matched(held)})
-        if curve[-1]["held_axes"] > max(point["held_axes"] for point in curve[:-1]):
-            tuner.save(folder / ADAPTER)
-        save_state(checkpoint, tuner.weights, tuner.optimizer, curve)
-        progress.advance()
-    return {"tuning": curve, "held_axes": [lesson.axis for lesson in held]}
-
-
-def frozen_blocks(base: Checkpoint, body: Any, count: int) -> tuple[Any, Any] | None:
-    """The first blocks of a body and the others, if one after the other they give its states; `None` if they do not."""
-    import torch
-
-    from prb.engine.heads import agree, only_blocks
-    from prb.engine.states import RUN_ERRORS, padded_inputs
-
-    with suppress(*RUN_ERRORS), torch.inference_mode():
-        lower, upper = only_blocks(body, 0, count), only_blocks(body, count, len(body.layers))
-        lower._modules["norm"] = torch.nn.Identity()
-        inputs = {**padded_inputs([base.probe_tokens], next(base.model.parameters()).device), "use_cache": False}
-        expected, inputs["inputs_embeds"] = (part(**inputs).last_hidden_state for part in (body, lower))
-        del inputs["input_ids"]
-        states = upper(**inputs)
-        if agree(states.last_hidden_state, expected, expected.dtype):
-            return lower, upper
-    return None
-
-
-class Tuner:
-    def __init__(self, method: Matcher, lm: str, layer: int, loading: Loading, seed: int) -> None:
-        try:
-            import peft
-            import torch
-        except ImportError:
-            raise MissingExtra("matcher", "train") from None
-        from prb.engine.heads import at_layer
-        from prb.engine.load import load as load_weights
-
-        torch.manual_seed(seed)
-        base = load_weights(lm, "causal", loading if loading.dtype == "bf16" else replace(loading, dtype="fp32"))
-        layer %= base.model.config.get_text_config().num_hidden_layers + 1
-        tuned = range(layer - min(method.layers or layer, layer), layer)
-        linear = [name for name, part in base.model.named_modules() if isinstance(part, torch.nn.Linear)]
-        numbered = ((name, re.search(r"\.(\d+)\.", name)) for name in linear)
-        targets = [name for name, number in numbered if number and int(number[1]) in tuned]
-        lora = peft.LoraConfig(r=method.rank, lora_alpha=LORA_ALPHA * method.rank, target_modules=targets)
-        self._model: Any = peft.get_peft_model(base.model, lora)
-        self._in_16_bits = loading.dtype == "bf16"
-        for part in self._model.modules():
-            if self._in_16_bits and hasattr(part, "cast_input_dtype_enabled"):
-                # the adapter's weights have 32 bits; states that are cast to 32, too, cost as much as the layers do
-                part.cast_input_dtype_enabled = False
-        self._body = at_layer(base, layer)
-        self._frozen = frozen_blocks(base, self._body, tuned.start) if tuned.start else None
-        self._before: dict[str, Any] = {}
-        """States of a text below the blocks that are tuned, which never change."""
-        self._tokenizer, self._method, self._seed = base.tokenizer, method, seed
-        self.weights = {name: weight for name, weight in self._model.named_parameters() if weight.requires_grad}
-        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=method.rate)
-        self._mean, self._deviation = torch.zeros(()), torch.ones(())
-
-    def measure(self, lessons: Sequence[Lesson]) -> None:
-        """Mean and deviation of the untuned states, which a few directions would dominate otherwise."""
-        import torch
-
-        with torch.inference_mode():
-            states = self._states([text for lesson in lessons for posts in lesson.posts for text in posts[:2]])
-        self._mean, self._deviation = states.mean(0).clone(), states.std(0).clone() + TINY
-
-    def one_pass(self, lessons: Sequence[Lesson], number: int) -> float:
-        """A few texts of every axis; returns the mean loss."""
-        rng = np.random.default_rng([self._seed, number])
-        shuffled = [lessons[n] for n in rng.permutation(len(lessons))]
-        self._model.train()
-        losses = []
-        for start in range(0, len(shuffled), self._method.axes):
-            loss = self._loss(shuffled[start : start + self._method.axes], rng)
-            if not bool(loss.isfinite()):
-                raise PrbError(f"matcher: the loss is {float(loss.detach())}; try a smaller rate")
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            losses.append(float(loss.detach()))
-        return float(np.mean(losses))
-
-    def _loss(self, lessons: Sequence[Lesson], rng: np.random.Generator) -> Any:
-        """Posts side with their pole on their own axis, and take no side on others."""
-        import torch
-        from torch.nn.functional import softplus
-
-        posts: list[str] = []
-        answers: list[str] = []
-        poles, of_post, of_question = [], [], []
-        for number, lesson in enumerate(lessons):
-            for pole, texts in zip((1.0, -1.0), lesson.posts, strict=True):
-                drawn = rng.permutation(len(texts))[: self._method.posts]
-                posts += [texts[n] for n in drawn]
-                poles += [pole] * len(drawn)
-                of_post += [number] * len(drawn)
-            for n in rng.permutation(len(lesson.answers))[: self._method.questions]:
-                answers += lesson.answers[n][1:]
-                of_question.append(number)
-        vectors = self._encode([*posts, *answers])
-        sides = vectors[len(posts) :]
-        match = self._method.scale * vectors[: len(posts)] @ (sides[::2] - sides[1::2]).T
-        same_axis = torch.tensor(of_post)[:, None] == torch.tensor(of_question)[None]
-        right = torch.tensor(poles)[:, None] * match
-        elsewhere = match[~same_axis].square().mean() if bool((~same_axis).any()) else match.new_zeros(())
-        return softplus(-right[same_axis]).mean() + self._method.apart * elsewhere
-
-    def matched(self, lessons: Sequence[Lesson]) -> float:
-        """How often, of a post for each pole, the right one is nearer to the first answer than to the second."""
-        import torch
-
-        self._model.eval()
-        shares = []
-        with torch.inference_mode():
-            for lesson in lessons:
-                first, second = (self._encode(posts) for posts in lesson.posts)
-                sides = self._encode([text for _, *pair in lesson.answers for text in pair])
-                gaps = (sides[::2] - sides[1::2]).T
-                shares.append(float(((first @ gaps)[:, None] > (second @ gaps)[None]).float().mean()))
-        return float(np.mean(shares))
-
-    def _encode(self, texts: Sequence[str]) -> Any:
-        """Standardized states of unit length."""
-        from torch.nn.functional import normalize
-
-        return normalize((self._states(texts) - self._mean) / self._deviation, dim=-1)
-
-    def _states(self, texts: Sequence[str]) -> Any:
-        """Mean states of the layer, a few texts at a time, short ones together."""
-        import torch
-
-        from prb.engine.states import padded_inputs
-
-        device = next(self._model.parameters()).device
-        ids = [self._tokenizer(text)["input_ids"][:LONGEST] for text in texts]
-        order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
-        means = []
-        for chunk in chunks(order, TOGETHER):
-            inputs = padded_inputs([ids[n] for n in chunk], device)
-            weights = inputs["attention_mask"][:, :, None].float()
-            body = self._body
-            if self._frozen:
-                lower, body = self._frozen
-                if any(texts[n] not in self._before for n in chunk):
-                    with torch.no_grad():
-                        states = lower(**inputs, use_cache=False).last_hidden_state
-                    self._before |= {texts[n]: states[row, : len(ids[n])].clone() for row, n in enumerate(chunk)}
-                below = [self._before[texts[n]] for n in chunk]
-                inputs["inputs_embeds"] = torch.nn.utils.rnn.pad_sequence(below, batch_first=True)
-                del inputs["input_ids"]
-            with torch.autocast(device.type, torch.bfloat16, enabled=self._in_16_bits):
-                states = body(**inputs, use_cache=False).last_hidden_state
-            means.append((states * weights).sum(1) / weights.sum(1))
-        return torch.cat(means)[torch.tensor(np.argsort(order))]
-
-    def save(self, folder: Path) -> None:
-        self._model.save_pretrained(str(folder))
-        make_readable(folder)

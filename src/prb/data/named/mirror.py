@@ -215,6 +215,9 @@ class Lesson(NamedTuple):
     """Of the first pole and of the second; without the exceptions."""
     answers: tuple[tuple[str, str, str], ...]
     """Question, answer for the first pole, answer for the second."""
+    exceptions: tuple[tuple[int, str, str, str], ...] = ()
+    """Pole (0 or 1), a post that makes an exception to it, and two answers to a question about that situation: for the
+    first pole and for the second. The exception asks for the answer for the other pole."""
 
 
 def runs_of(*texts: str) -> frozenset[str]:
@@ -272,7 +275,16 @@ class Composed:
         for name, axis in self.bank.axes.items():
             first, second = (tuple(post["text"] for post in pole["evidence"]) for pole in axis["poles"])
             answers = tuple((q["question"], *q["answers"]) for q in axis["questions"])
-            yield Lesson(name, (first, second), answers)
+            exceptions = tuple(
+                (side, post["text"], *post["question"]["answers"])
+                for side, pole in enumerate(axis["poles"])
+                for post in pole["exceptions"]
+            )
+            yield Lesson(name, (first, second), answers, exceptions)
+
+    def neutral(self) -> list[str]:
+        """Posts that show no preference."""
+        return [post["text"] for post in self.bank.neutral]
 
     def rows(self) -> Iterator[RawRow]:
         bank, line = self.bank, 0

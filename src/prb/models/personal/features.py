@@ -168,17 +168,19 @@ def hidden(
     pool: Literal["mean", "last"] = "mean",
     shift: bool = False,
     alone: bool = False,
+    lead: str = "",
     loading: Loading = DEFAULT_LOADING,
 ) -> Features:
     """Hidden states of an LLM (lm=folder, hub id or pulled name), pooled over the answer's tokens.
 
     shift: the states without the posts, and beside them what the posts change. alone: an answer like a post, without
-    its question.
+    its question. lead: words that are read before a text and not pooled; LLMs put the token that all others attend to
+    first, and its state says little of the text.
     """
     from prb.engine.heads import HiddenStates
     from prb.engine.load import load_shared
 
     if shift and alone:
         raise BadSpec("features 'hidden': shift=true and alone=true exclude each other")
-    states = HiddenStates(load_shared(lm, "causal", loading), layer, pool)
+    states = HiddenStates(load_shared(lm, "causal", loading), layer, pool, lead)
     return Alone(states) if alone else Shifted(states) if shift else states

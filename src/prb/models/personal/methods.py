@@ -386,11 +386,13 @@ class Axes(Method):
 
 @METHODS.register("matcher")
 @dataclass(frozen=True)
-class Matcher(Axes):
-    """`axes` on states of an LLM that is tuned to match first: LoRA, for `hidden?lm=NAME&alone=true` (extra `train`).
+class Matcher(Method):
+    """Posts compared with answers in an LLM that is tuned so that they match: LoRA, for `hidden?lm=NAME&alone=true`.
 
-    A post of a pole must be nearer to the answer for it than to the answer for the other, by the cosine of mean states;
-    neither post nor answer of another axis may take sides. The adapter is written beside the head.
+    Needs `mirror?split=train` and the extra `train`. A post of a pole must be nearer to the answer for it than to the
+    other one, by the cosine of mean states; posts of other axes take no side; and of users composed of such posts, each
+    must get the right answer. The reward is the log-mean-exp of the cosines, so that posts near an answer count more.
+    The adapter is written beside the head, which has no weights of its own.
     """
 
     rank: Count = 8
@@ -399,16 +401,33 @@ class Matcher(Axes):
     """So many layers below the state are tuned; 0: all of them. Fewer cost less, since the others need no gradients."""
     passes: Count = 4
     """Over all axes; the one that is best on held-out axes is kept."""
-    rate: Positive = 3e-4
-    """Learning rate."""
-    axes: Count = 2
-    """Axes in a step, each with so many posts per pole and questions:"""
+    rate: Positive = 5e-4
+    """Learning rate of the first step; it falls to zero in a straight line."""
+    axes: Count = 3
+    """Axes in a step, each with so many posts per pole and questions, and one exception:"""
     posts: Count = 3
     questions: Count = 2
     apart: NonNegative = 0.02
     """Weight of the penalty on taking sides on another axis."""
     scale: Positive = 20.0
     """Logits per unit of cosine."""
+    near: Positive = 10.0
+    """How much more a post counts that is nearer to the answer: e to this per unit of cosine."""
+
+    uses_posts = closed_form = taught = True
+
+    def shapes(self, size: int) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
+        return {}
+
+    def reward(self, params: Params, view: View, answer: Array) -> Array:  # noqa: ARG002
+        from scipy.special import logsumexp
+
+        lengths = np.sqrt((view.posts**2).sum(axis=-1) * (answer**2).sum(axis=-1)[:, None])
+        cosines = np.einsum("rps,rs->rp", view.posts, answer) / np.maximum(lengths, TINY)
+        count = view.mask.sum(axis=1)
+        cosines[count == 0] = 0  # nothing is known of the user
+        weights = np.where(count[:, None], view.mask / np.maximum(count, 1)[:, None], 1 / view.mask.shape[1])
+        return logsumexp(self.near * cosines, axis=1, b=weights) / self.near
 
 
 def within_covariance(groups: Sequence[Floats]) -> Floats:
