@@ -30,13 +30,12 @@ from prb.training.learning import (
     Learning,
     encode_lessons,
     learn,
-    lessons_of,
     margins,
     open_training,
     prepare,
     split_off,
 )
-from prb.training.run import ADAPTER, tune
+from prb.training.tuning import ADAPTER, tune
 
 PAGE = ROOT / "docs" / "tables" / "training.md"
 FILES = ("training-axes.csv", "training-axes-size.csv")
@@ -92,13 +91,14 @@ def measured(cell: Cell, folder: Path, progress: Progress) -> dict[str, Any]:
     about = {"features": FEATURES[shown]}
     if isinstance(method, Matcher):
         folder.mkdir(exist_ok=True)
-        tune(method, lessons_of(dataset.source), about["features"], folder, 0, progress)
-        about["adapter"] = ADAPTER
-    features = features_of(about, folder)
-    examples = encoded(dataset, features, progress)
-    fit, held = split_off(examples.cluster, 0.2, 0)
-    lessons = encode_lessons(dataset.source, features) if method.taught else ()
-    head = learn(name, examples, fit, held, Learning(), lessons=lessons, progress=progress).head
+        head = tune(name, dataset.source, about["features"], folder, 0, progress).head
+        features = features_of({**about, "adapter": ADAPTER}, folder)
+    else:
+        features = features_of(about, folder)
+        examples = encoded(dataset, features, progress)
+        fit, held = split_off(examples.cluster, 0.2, 0)
+        lessons = encode_lessons(dataset.source, features) if method.taught else ()
+        head = learn(name, examples, fit, held, Learning(), lessons=lessons, progress=progress).head
     tests = {
         test: load(spec.format(axes=axes, users=users), split="dev" if test == "dev" else None)
         for test, spec in TESTS.items()

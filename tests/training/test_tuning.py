@@ -27,6 +27,7 @@ from tests import tiny
 from tests.training.synthetic import Interrupts
 
 QUICK = Matcher(rank=2, passes=8, rate=1e-2, axes=2, posts=4, questions=2)
+SPEC = "matcher?rank=2&passes=3&rate=0.01&axes=2&posts=4&questions=2"
 NEUTRAL = ["nothing 1", "nothing 2"]
 
 
@@ -109,14 +110,13 @@ def test_states_below_are_the_ones_that_the_whole_model_has(lm: Path) -> None:
 
 def test_tuning_that_was_interrupted_resumes_after_the_last_pass(lm: Path, tmp_path: Path) -> None:
     features = str(Spec("hidden", {"lm": str(lm), "alone": "true"}))
-    method = replace(QUICK, passes=3)
     undisturbed, resumed = (tmp_path / name for name in ("undisturbed", "resumed"))
-    _, expected = tune(method, source(), features, undisturbed, 0, SILENT)
+    expected = tune(SPEC, source(), features, undisturbed, 0, SILENT).report
     with pytest.raises(KeyboardInterrupt):
-        tune(method, source(), features, resumed, 0, Interrupts(after=2, task="tuning"))
+        tune(SPEC, source(), features, resumed, 0, Interrupts(after=2, task="tuning"))
     with pytest.raises(KeyboardInterrupt):  # one pass is left
-        tune(method, source(), features, resumed, 0, Interrupts(after=1, task="tuning"))
-    assert tune(method, source(), features, resumed, 0, SILENT)[1] == expected
+        tune(SPEC, source(), features, resumed, 0, Interrupts(after=1, task="tuning"))
+    assert tune(SPEC, source(), features, resumed, 0, SILENT).report == expected
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         assert (resumed / ADAPTER / name).read_bytes() == (undisturbed / ADAPTER / name).read_bytes()
 
@@ -130,6 +130,7 @@ def test_a_matcher_carries_its_adapter_and_scores_as_it_was_tuned(lm: Path, tmp_
     shutil.copytree(trained.folder, moved)
     card = read_json(moved / "card.json")
     assert card["adapter"] == ADAPTER
+    assert read_json(moved / ADAPTER / "adapter_config.json")["base_model_name_or_path"] == str(lm)
     assert [point["pass"] for point in card["report"]["tuning"]] == [0, 1]
     model = load_personal(moved)
     assert model.fingerprint == load_personal(trained.folder).fingerprint
@@ -156,4 +157,4 @@ def test_a_matcher_carries_its_adapter_and_scores_as_it_was_tuned(lm: Path, tmp_
 )
 def test_what_cannot_be_tuned_is_refused(features: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=why):
-        tune(QUICK, source(), features, tmp_path, 0, SILENT)
+        tune(SPEC, source(), features, tmp_path, 0, SILENT)

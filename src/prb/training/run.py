@@ -32,7 +32,6 @@ from prb.training.learning import (
     Examples,
     HeadResults,
     Ints,
-    Learned,
     Learning,
     credits_of,
     encode_lessons,
@@ -131,8 +130,7 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
         return _from_votes(config, method, dataset, features_of({"features": config.features}, config.target, executor))
     about, tuned = {"features": config.features}, None
     if isinstance(method, Matcher):
-        scaler, report = tune(method, dataset.source, config.features, config.target, config.seed, progress)
-        tuned = Learned(Head(config.method, {}, scaler, np.zeros(0)), [], 0, report)
+        tuned = tune(config.method, dataset.source, config.features, config.target, config.seed, progress)
         about["adapter"] = ADAPTER
     features = features_of(about, config.target, executor)
     lessons = encode_lessons(dataset.source, features) if method.taught and not tuned else ()

@@ -21,12 +21,12 @@ from prb.engine.load import Checkpoint, Loading
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.hashing import draw
 from prb.models.personal.features import FEATURES
-from prb.models.personal.head import Scaler
-from prb.models.personal.methods import Matcher
+from prb.models.personal.head import Head, Scaler
+from prb.models.personal.methods import METHODS, Matcher
 from prb.progress import Progress
 from prb.registry import Spec
 from prb.training.config import CHECKPOINT, LORA_ALPHA
-from prb.training.learning import Ints, lessons_of, load_state, save_state
+from prb.training.learning import Ints, Learned, lessons_of, load_state, save_state
 from prb.weights import make_readable
 from prb.work import chunks
 
@@ -42,12 +42,11 @@ TOGETHER = 16
 TINY = 1e-6
 
 
-def tune(
-    method: Matcher, source: Source, features: str, folder: Path, seed: int, progress: Progress
-) -> tuple[Scaler, dict[str, Any]]:
-    """Write the adapter of the best pass into `folder`, an empty one if no pass helps; returns how its states are
-    scaled, and what the card says of the tuning."""
-    spec = Spec.parse(features)
+def tune(matcher: str, source: Source, features: str, folder: Path, seed: int, progress: Progress) -> Learned:
+    """Write the adapter of the best pass into `folder`, an empty one if no pass helps; returns the head."""
+    method, spec = METHODS.make(matcher), Spec.parse(features)
+    if not isinstance(method, Matcher):
+        raise TypeError(f"{matcher} is not tuned")
     options = FEATURES.check(spec) if spec.name == "hidden" else {}
     if not options.get("alone") or options.get("pool", "mean") != "mean":
         raise BadInput(f"matcher tunes an LLM: --features 'hidden?lm=smollm2&layer=22&alone=true', not {features!r}")
@@ -57,7 +56,7 @@ def tune(
     if len(order) < 2:
         raise BadInput("matcher needs at least two labeled axes")
     held = order[: max(1, round(HELD_AXES * len(order)))]
-    neutral = getattr(source, "neutral", list)()
+    neutral: list[str] = getattr(source, "neutral", list)()
     tuner = Tuner(method, options["lm"], options.get("layer", -1), options["loading"], seed, options.get("lead", ""))
     progress.begin("reading texts with the untuned LLM")
     tuner.measure(order)
@@ -74,7 +73,9 @@ def tune(
             tuner.save(folder / ADAPTER)
         save_state(checkpoint, tuner.weights, tuner.optimizer, curve)
         progress.advance()
-    return tuner.scaler, {"tuning": curve, "held_axes": [lesson.axis for lesson in held]}
+    head = Head(matcher, {}, tuner.scaler, np.zeros(0))
+    best = max(curve, key=lambda point: point["held_axes"])["pass"]
+    return Learned(head, [], best, {"tuning": curve, "held_axes": [lesson.axis for lesson in held]})
 
 
 def frozen_blocks(base: Checkpoint, body: Any, count: int) -> tuple[Any, Any] | None:
@@ -128,7 +129,7 @@ class Step(NamedTuple):
         asked = np.array([question[0] for question in self.questions])[None]
         excepted = exception == np.arange(len(self.questions))[None]
         says_something = (axis == asked) & ((exception < 0) | excepted)
-        return np.where(excepted, -1, 1) * (1 - 2 * pole) * says_something
+        return np.asarray(np.where(excepted, -1, 1) * (1 - 2 * pole) * says_something, dtype=np.int64)
 
     def users(self, question: int, rng: np.random.Generator) -> Iterator[Ints]:
         """The posts of two users who want the first answer and the second: a few that decide, and others."""
@@ -162,12 +163,14 @@ class Tuner:
         targets = [name for name, number in numbered if number and int(number[1]) in tuned]
         lora = peft.LoraConfig(r=method.rank, lora_alpha=LORA_ALPHA * method.rank, target_modules=targets)
         self._model: Any = peft.get_peft_model(base.model, lora)
+        self._model.peft_config["default"].base_model_name_or_path = lm  # not the folder in which it lies here
         device = next(self._model.parameters()).device
-        self._autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=loading.dtype == "bf16")
-        for part in self._model.modules():
-            if loading.dtype == "bf16" and hasattr(part, "cast_input_dtype_enabled"):
-                # the adapter's weights have 32 bits; states that are cast to 32, too, cost as much as the layers do
-                part.cast_input_dtype_enabled = False
+        self._in_16_bits = loading.dtype == "bf16"
+        self._autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=self._in_16_bits)
+        adapted: list[Any] = [part for part in self._model.modules() if hasattr(part, "cast_input_dtype_enabled")]
+        for part in adapted if self._in_16_bits else ():
+            # the adapter's weights have 32 bits; states that are cast to 32, too, cost as much as the layers do
+            part.cast_input_dtype_enabled = False
         with self._autocast():
             self._body = at_layer(base, layer)
             self._frozen = frozen_blocks(base, self._body, tuned.start) if tuned.start else None
@@ -297,5 +300,7 @@ class Tuner:
         return torch.cat(means)[torch.tensor(np.argsort(order))]
 
     def save(self, folder: Path) -> None:
-        self._model.save_pretrained(str(folder))
+        """In 16 bits if the LLM has no more."""
+        weights = {name: weight.half() if self._in_16_bits else weight for name, weight in self.weights.items()}
+        self._model.save_pretrained(str(folder), state_dict=weights)
         make_readable(folder)
