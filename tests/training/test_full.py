@@ -17,12 +17,12 @@ from prb.errors import BadInput, PrbError, RunConflict
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.models import MODELS
-from prb.progress import Silent
+from prb.progress import SILENT
 from prb.prompts import render
 from prb.runs import Finished, read_object
 from prb.training.config import FullConfig
 from prb.training.run import train
-from prb.types import Ask, Failure, Pair, Query
+from prb.types import Ask, Pair, Query
 from tests import tiny
 from tests.conftest import make_row
 from tests.tiny import transformers
@@ -30,14 +30,7 @@ from tests.training.synthetic import Interrupts
 
 trl = pytest.importorskip("trl", reason="needs the train extra")
 
-from prb.training.full import (  # noqa: E402
-    Texts,
-    finetune,
-    last_checkpoint,
-    token_columns,
-    token_rows,
-    tokenized,
-)
+from prb.training.full import finetune, last_checkpoint, token_columns, token_rows  # noqa: E402
 
 GOOD, BAD = "early early morning", "late late long"
 
@@ -126,15 +119,15 @@ def test_training_reads_the_tokens_an_evaluation_would_read(
     config = settings(k=1)
     dataset = load(config.dataset, split="train")
     builder = QueryBuilder.of(config, dataset, PLANNERS.make("extractive"), reader=None, seed=0)
-    for pair, texts in tokenized(config, dataset, Chat(tokenizer), 512):
+    made = token_rows(config, dataset, Chat(tokenizer), 512, SILENT)
+    for pair, row in zip(dataset, made.fit, strict=True):
         built = builder.build(pair, "profile")
         assert isinstance(built, Built)
-        assert not isinstance(texts, Failure)
-        for answer, text in zip(pair.answers, (texts.chosen, texts.rejected), strict=True):
+        for answer, ids in zip(pair.answers, (row["chosen_ids"], row["rejected_ids"]), strict=True):
             # by hand: the template's own text, without the tokenizer's special tokens
             whole = f"<s><|user|>\n{render(built.query)}<|end|>\n<|assistant|>\n{answer}<|end|>\n"
-            assert list(text.ids) == tokenizer(whole, add_special_tokens=False)["input_ids"]
-            assert list(text.ids).count(tokenizer.bos_token_id) == 1
+            assert ids == tokenizer(whole, add_special_tokens=False)["input_ids"]
+            assert ids.count(tokenizer.bos_token_id) == 1
 
 
 @pytest.mark.parametrize(
@@ -152,15 +145,14 @@ def test_condition_and_history_decide_what_the_prompt_shows(
     past = [{"question": "which book?", "chosen": "early book morning", "rejected": "late long book"}]
     data = write(tmp_path / "set.jsonl", [{**row, "choices": past} for row in rows()])
     config = settings_for(base="unused", dataset=data, **changes)
-    _, texts = next(tokenized(config, load(str(data), split="train"), Chat(tokenizer), 512))
-    assert not isinstance(texts, Failure)
-    prompt = tokenizer.decode(texts.chosen.ids)
+    made = token_rows(config, load(str(data), split="train"), Chat(tokenizer), 512, SILENT)
+    prompt = tokenizer.decode(made.fit[0]["chosen_ids"])
     assert [text for text in ("a book 0", "early book morning") if text in prompt] == shown
 
 
 def test_dpo_learns_from_the_answers_own_tokens(tokenizer: Any) -> None:
     texts = Chat(tokenizer).texts(Query(question="best bread?"), (GOOD, GOOD + " day"))
-    row = token_columns("dpo", Texts(*texts, cut=0))
+    row = token_columns("dpo", *texts)
     assert tokenizer.decode(row["prompt_ids"]) == "<s><|user|>\nbest bread?<|end|>\n<|assistant|>\n"
     assert tokenizer.decode(row["chosen_ids"]) == GOOD
     assert tokenizer.decode(row["rejected_ids"]) == GOOD + " day"
@@ -213,7 +205,7 @@ def test_pairs_that_do_not_fit_are_counted_and_not_trained_on(
 ) -> None:
     long = [{**row, "chosen": "city " * 900} if n < 3 else row for n, row in enumerate(rows())]
     config = settings(dataset=str(write(tmp_path / "long.jsonl", long)))
-    made = token_rows(config, load(config.dataset, split="train"), Chat(tokenizer), 512, Silent())
+    made = token_rows(config, load(config.dataset, split="train"), Chat(tokenizer), 512, SILENT)
     assert made.counts == {"fitted": 13, "held_out": 0, "cut": 0, "failed": {"too long": 3}}
 
 
