@@ -70,7 +70,7 @@ def run(
     """What each number's reply is, in a run that may have been begun before."""
     with Replies(path, cache, **options) as replies:
         asked = CalledModel.of("numbers", model, "score")
-        batches = list(ask_missing(plan(numbers), replies, asked, Breaker(3)))
+        batches = list(ask_missing(plan(numbers), replies, asked, Breaker()))
         assert [number for batch in batches for number in batch] == list(numbers)
         found = {number: replies[b"key %d" % number] for number in numbers}
     return {number: reply.failure or reply.value for number, reply in found.items()}  # type: ignore[misc]
