@@ -118,13 +118,6 @@ def test_a_bare_command_finds_what_make_pulled_into_its_environment(
     assert cache_folder() != tmp_path / "cache"
 
 
-def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "c.sqlite").write_bytes(b"not a database at all, and longer than a header" * 99)
-    cache = Cache(tmp_path / "c.sqlite")
-    assert cache.get([b"a"]) == {}
-    assert "cannot be used: file is not a database" in str(cache.problem)
-
-
 def test_a_file_of_another_version_is_emptied_and_used(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "c.sqlite")) as old:
         old.execute("CREATE TABLE outputs (key BLOB, value TEXT)")
@@ -136,11 +129,16 @@ def test_a_file_of_another_version_is_emptied_and_used(tmp_path: Path) -> None:
     assert Cache(tmp_path / "c.sqlite").get([b"a"]) == {b"a": b"1"}
 
 
-def test_where_no_cache_can_be_written_nothing_is_found_or_stored_and_it_says_why(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    cache = Cache(tmp_path / "file" / "c.sqlite")
+@pytest.mark.parametrize(
+    ("place", "why"), [("file", "file is not a database"), ("file/c.sqlite", "File exists; set PRB_CACHE to another")]
+)
+def test_where_no_cache_can_be_used_nothing_is_found_or_stored_and_it_says_why(
+    place: str, why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"not a database at all, and longer than a header" * 99)
+    cache = Cache(tmp_path / place)
     cache.put("m", {b"a": b"1"})
     assert cache.get([b"a"]) == {}
-    assert "cannot be used: File exists; set PRB_CACHE to another folder" in str(cache.problem)
+    assert f"cannot be used: {why}" in str(cache.problem)
     with pytest.raises(PrbError, match="cannot be used"):
         cache.stats()

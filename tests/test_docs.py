@@ -74,10 +74,6 @@ def test_the_pages_stay_few_and_short() -> None:
     assert words - sum(len(markdown(table).split()) for table in glossary().values()) <= 19_400
 
 
-def test_there_are_commands_to_check() -> None:
-    assert len(ALL) > 40
-
-
 @pytest.mark.parametrize(("page", "command"), ALL)
 def test_every_command_of_the_docs_has_flags_that_exist(
     page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -165,7 +161,8 @@ def test_every_row_in_the_docs_loads(page: Path, tmp_path: Path) -> None:
         read_pool(str(path))
 
 
-def test_there_are_rows_to_check() -> None:
+def test_there_are_commands_and_rows_to_check() -> None:
+    assert len(ALL) > 40
     assert {"README.md", "data.md", "downstream.md"} <= {page.name for page in PAGES if json_objects(page)}
 
 
@@ -192,18 +189,13 @@ def test_the_annotated_tree_is_the_real_one() -> None:
     assert not modules - listed, "not in the tree"
 
 
-def test_the_datasheet_of_mirror_has_the_hashes_of_its_rows() -> None:
-    figures = describe("mirror")
+def test_the_datasheet_of_mirror_has_the_hashes_of_its_rows_and_the_score_of_a_coin_on_hard() -> None:
+    figures, index = describe("mirror"), load("mirror", split="hard").index
     page = (ROOT / "docs" / "mirror.md").read_text("utf-8")
     table = re.findall(r"^\| `(\w+)` \|.*\| `([0-9a-f]{64})` \|$", page, re.M)
     assert dict(table) == figures["fingerprints"]
     assert f"(the `fingerprint` of every run on `mirror`): `{figures['fingerprint']}`" in page
-
-
-def test_the_datasheet_of_mirror_has_the_score_of_a_coin_on_hard() -> None:
-    index = load("mirror", split="hard").index
     counted = sum(tier != NO_EVIDENCE for tier in index.tiers)
-    page = (ROOT / "docs" / "mirror.md").read_text("utf-8")
     assert f"Over the {counted} rows that count, a coin scores {100 * index.chance:.1f} %." in page
 
 

@@ -5,17 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from prb.types import (
-    Ask,
-    Comparer,
-    Duel,
-    Failure,
-    Query,
-    Reward,
-    Scorer,
-    Verdict,
-    visible,
-)
+from prb.types import Ask, Comparer, Duel, Failure, Query, Reward, Scorer, Verdict, visible
 
 
 def test_a_query_has_no_place_for_rubric_or_narrative() -> None:

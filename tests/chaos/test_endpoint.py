@@ -17,19 +17,7 @@ from prb.models.judge import STYLES, PairwiseJudge
 from prb.types import RewardModel
 from tests.chaos.jobs import SHARE, some_rows
 from tests.llm.clients import endpoint
-from tests.llm.server import (
-    DRIPPING,
-    DROPPED,
-    GARBAGE,
-    HANG,
-    NO_CHOICES,
-    Reply,
-    Script,
-    Seen,
-    error,
-    says,
-    serve,
-)
+from tests.llm.server import DRIPPING, DROPPED, GARBAGE, HANG, NO_CHOICES, Reply, Script, Seen, error, says, serve
 from tests.runs import outcomes, settings
 
 pytestmark = pytest.mark.chaos

@@ -16,7 +16,7 @@ from prb.errors import BadInput
 from prb.llm import Completion, Sampling, ScriptedLLM
 from prb.models.scripted import ScriptedComparer
 from prb.prompts import PolicyPrompt, render
-from prb.types import Ask, Failure, Pair, Post, Query, Scorer, Verdict
+from prb.types import Failure, Pair, Post, Query, Scorer, Verdict
 from prb.work import CalledModel, Reply
 from tests.downstream.fakes import asking, policy
 from tests.runs import prefers, recording
@@ -159,16 +159,6 @@ def scored(ask: Asking, model: Any, *batch: Candidates) -> list[Score]:
     texts, queries = ({one.pair: one[part] for one in batch} for part in (2, 1))
     method = "score" if isinstance(model, Scorer) else "prefer"
     return list(ask.score(CalledModel.of("m", model, method), texts, lambda _: queries).values())  # type: ignore[arg-type]
-
-
-def test_scores_come_in_the_order_of_the_samples_and_equal_texts_are_asked_once(ask: Asking) -> None:
-    model, asked = recording()
-    other = Query(question="Why?")
-    found = scored(ask, model, Candidates("p", QUERY, ["bb", "a", "bb", "ccc"]), Candidates("q", other, ["a"]))
-    assert [(line.pair, line.n, line.score) for line in found] == [
-        ("p", 0, 2), ("p", 1, 1), ("p", 2, 2), ("p", 3, 3), ("q", 0, 1),
-    ]  # fmt: skip
-    assert asked == [*(Ask(QUERY, text) for text in ("bb", "a", "ccc")), Ask(other, "a")]
 
 
 def test_one_failed_verdict_fails_the_answers_of_its_round_robin() -> None:

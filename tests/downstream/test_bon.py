@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain, cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 
 from prb.downstream.bon import BonConfig, best_of_n, check_failures
-from prb.errors import (
-    BadInput,
-    TooManyFailures,
-)
+from prb.errors import BadInput, TooManyFailures
 from prb.grading import Answered, Grades
-from prb.llm import Request
+from prb.llm import Request, ScriptedLLM
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.runs import Finished
 from prb.types import Ask, Duel, Failure, Verdict
@@ -43,6 +40,12 @@ def run(data: Path, out: Path, **changes: Any) -> Finished:
     return best_of_n(settings(data, out, **changes), **given)
 
 
+def tells(*words: str) -> ScriptedLLM:
+    """A policy that answers with these in turn."""
+    answers = cycle(words)
+    return policy(lambda _: next(answers))
+
+
 def result(done: Finished, model: str = "knows") -> dict[str, Any]:
     (found,) = [row for row in done.summary["results"] if row["model"] == model]
     return dict(found)
@@ -65,8 +68,7 @@ def test_a_run_holds_its_lines_and_its_summary(data: Path, tmp_path: Path) -> No
 
 
 def test_the_numbers_by_hand(write_jsonl: Write, tmp_path: Path) -> None:
-    told = iter(["once", "never", "soon", "often"])
-    llm = policy(lambda _: next(told))  # marks 1, 1/2, 0, 1/6
+    llm = tells("once", "never", "soon", "often")  # marks 1, 1/2, 0, 1/6
     likes = {"once": 1.0, "never": 2.0, "soon": 2.0, "often": 0.0}
     own = {"mine": ScriptedScorer(lambda ask: likes[ask.answer])}
     done = run(write_jsonl([make_row(1)]), tmp_path / "run", model=("mine",), models=own, policy=llm)
@@ -138,10 +140,7 @@ def test_one_call_scores_all_answers_of_a_query(data: Path, tmp_path: Path) -> N
 
 
 def test_equal_answers_are_scored_and_graded_once(data: Path, tmp_path: Path) -> None:
-    told = iter(["once", "soon", "once", "once"] * 6)
-    scorer, asked = recording(knows)
-    marks = Marks()
-    llm = policy(lambda _: next(told))
+    (scorer, asked), marks, llm = recording(knows), Marks(), tells("once", "soon", "once", "once")
     done = run(data, tmp_path / "run", model=("w",), models={"w": scorer}, policy=llm, grader=marks)
     assert (len(asked), len(marks.asked)) == (2 * 6, 8)  # twins have a rubric in common
     assert [line["n"] for line in lines(done.folder, "grades")] == [0, 1] * 6
@@ -157,8 +156,8 @@ def test_comparers_rank_by_a_round_robin_in_both_orders(data: Path, tmp_path: Pa
         duels.append(duel)
         return mark(duel.first) > mark(duel.second)
 
-    told = iter(["once", "soon", "daily", "often"] * 6)
-    done = run(data, tmp_path / "run", model=("j",), models={"j": prefers(better)}, policy=policy(lambda _: next(told)))
+    llm = tells("once", "soon", "daily", "often")
+    done = run(data, tmp_path / "run", model=("j",), models={"j": prefers(better)}, policy=llm)
     assert len(duels) == 6 * 4 * 3
     assert len({(d.query.user, d.first, d.second) for d in duels}) == len(duels)
     assert [line["score"] for line in lines(done.folder, "scores")][:4] == pytest.approx([1, 0, 2 / 3, 1 / 3])
@@ -170,9 +169,9 @@ def picky(ask: Ask) -> float | Failure:
 
 
 def test_a_query_with_a_failed_score_is_left_out_and_counted(data: Path, tmp_path: Path) -> None:
-    told = iter(["once", "soon", "daily", "often", *["once", "never", "daily", "often"] * 5])
+    llm = tells("once", "soon", "daily", "often", *["once", "never", "daily", "often"] * 5)
     own = {"picky": ScriptedScorer(picky, "picky"), "knows": models()["knows"]}
-    done = run(data, tmp_path / "run", model=tuple(own), models=own, policy=policy(lambda _: next(told)))
+    done = run(data, tmp_path / "run", model=tuple(own), models=own, policy=llm)
     missing, whole = result(done, "picky"), result(done, "knows")
     assert [(p["n"], p["failed"]) for p in missing["curve"]] == [(5, 1)] * 3
     assert missing["failures"] == {"busy": 1}
@@ -215,16 +214,23 @@ def test_one_fatal_verdict_of_a_comparer_is_one_failure(data: Path, tmp_path: Pa
     assert result(done, "judge")["failures"] == {"HTTP 401": 1}
 
 
-class Nonsense(Marks):
-    def _one(self, answered: Answered) -> Grades | Failure:
-        return Grades(aspects=(1.0,) * 9)
+class Graded(Marks):
+    """The same grades for every answer, or grades by its length."""
+
+    def __init__(self, *aspects: float) -> None:
+        super().__init__()
+        self._aspects = aspects
+
+    def _one(self, answered: Answered) -> Grades:
+        worth = min(2.0, len(answered.answer) / 99)
+        return Grades(aspects=self._aspects or tuple(worth for _ in answered.rubric))
 
 
 @pytest.mark.parametrize(
     ("changes", "used", "failures"),
     [
         ({"grader": Marks(fails_on="rarely")}, 2, {"no grades": 4}),
-        ({"grader": Nonsense()}, 0, {"no grades": 6}),
+        ({"grader": Graded(*[1.0] * 9)}, 0, {"no grades": 6}),
         ({"policy": policy(lambda _: "")}, 0, {"empty answer": 6}),
     ],
 )
@@ -233,9 +239,8 @@ def test_queries_without_answers_or_grades_are_left_out_and_counted(
 ) -> None:
     done = run(data, tmp_path / "run", **changes)
     assert (done.summary["queries"]["used"], done.summary["queries"]["failures"]) == (used, failures)
-    assert [(point["n"], point["failed"]) for point in result(done)["curve"]] == [
-        (used, 0)
-    ] * 3  # not the model's fault
+    counts = [(point["n"], point["failed"]) for point in result(done)["curve"]]
+    assert counts == [(used, 0)] * 3  # not the model's fault
     assert (values(done.summary["oracle"]) == [None] * 3) == (not used)
 
 
@@ -284,20 +289,11 @@ def test_personal_data_is_masked_for_what_sends_it_elsewhere(write_jsonl: Write,
     assert all("z@example.com" in ask.query.question for ask in asked)  # the scorer stays on the machine
 
 
-def given_answers(write_jsonl: Write, rows: list[dict[str, Any]] = ROWS, name: str = "pool.jsonl") -> Path:
-    """Four candidates for each row."""
-    texts = [f"{word} it is" for word in ("once", "never", "soon", "often")]
-    return write_jsonl([{"pair": row["id"], "answers": texts} for row in rows], name=name)
-
-
-def take(data: Path, out: Path, candidates: Path, **changes: Any) -> Finished:
-    return run(data, out, **{"policy": None, "candidates": str(candidates), **changes})
-
-
 def test_given_answers_are_scored_and_graded_like_samples(data: Path, tmp_path: Path, write_jsonl: Write) -> None:
-    told = iter(["once it is", "never it is", "soon it is", "often it is"] * len(ROWS))
-    sampled = run(data, tmp_path / "sampled", policy=policy(lambda _: next(told)))
-    taken = take(data, tmp_path / "taken", given_answers(write_jsonl))
+    texts = [f"{word} it is" for word in ("once", "never", "soon", "often")]
+    pool = write_jsonl([{"pair": row["id"], "answers": texts} for row in ROWS], name="pool.jsonl")
+    sampled = run(data, tmp_path / "sampled", policy=tells(*texts))
+    taken = run(data, tmp_path / "taken", candidates=str(pool))
     assert [line["text"] for line in lines(taken.folder, "samples")] == [
         line["text"] for line in lines(sampled.folder, "samples")
     ]
@@ -307,19 +303,12 @@ def test_given_answers_are_scored_and_graded_like_samples(data: Path, tmp_path: 
     assert taken.summary["policy"]["fingerprint"]
 
 
-class Length(Marks):
-    """Grades real answers, by length."""
-
-    def _one(self, answered: Any) -> Any:
-        return Grades(aspects=tuple(min(2.0, len(answered.answer) / 99) for _ in answered.rubric))
-
-
 def alike(config: BonConfig, tmp_path: Path, patch: pytest.MonkeyPatch) -> Finished:
     """Two runs of a real policy, asked for all at once and one by one: they must draw the same answers."""
-    one = best_of_n(replace(config, out=tmp_path / "one"), grader=Length())
+    one = best_of_n(replace(config, out=tmp_path / "one"), grader=Graded())
     patch.setattr("prb.downstream.answers.AT_ONCE", 1)
     patch.setattr("prb.downstream.answers.REMOTE_AT_ONCE", 1)
-    two = best_of_n(replace(config, out=tmp_path / "two"), grader=Length())
+    two = best_of_n(replace(config, out=tmp_path / "two"), grader=Graded())
     assert (one.folder / "samples.jsonl").read_bytes() == (two.folder / "samples.jsonl").read_bytes()
     assert one.summary == two.summary
     return one

@@ -44,13 +44,9 @@ def test_a_flag_that_contradicts_the_preset_is_refused(config: Any, words: list[
         parse(config, ["--preset", "paper", *words], config.verb)
 
 
-def test_a_flag_that_says_the_same_is_fine() -> None:
-    assert parse(BonConfig, ["--preset", "paper", "--n", "16"], "bon").n == 16
-
-
-def test_a_preset_is_part_of_what_a_run_is() -> None:
-    preset = BonConfig(preset="paper", policy="llamacpp/smollm2")
-    assert preset.saved()["preset"] == "paper"
+def test_a_flag_that_says_the_same_is_fine_and_the_preset_is_part_of_what_a_run_is() -> None:
+    preset = parse(BonConfig, ["--preset", "paper", "--n", "16"], "bon")
+    assert (preset.n, preset.saved()["preset"]) == (16, "paper")
     assert replace(preset, out=Path("x")).policy_prompt == "paper"
 
 

@@ -85,26 +85,21 @@ def test_a_wrong_hook_is_refused_before_anything_is_written(data: Path, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_failures_are_counted_and_never_averaged(write_jsonl: Write, tmp_path: Path) -> None:
-    diary = Diary()
-    data = write_jsonl([make_row(n) for n in range(4)])
+def test_failures_are_counted_and_never_averaged_and_what_cannot_be_measured_is_none(
+    write_jsonl: Write, tmp_path: Path
+) -> None:
+    diary, tracker = Diary(), Tracker()
+    data = write_jsonl([*(make_row(n) for n in range(4)), make_row(4, rubric_aspects=[])])
     model, _ = recording(lambda ask: Failure("busy") if "number 3" in ask.query.question else by_length(ask))
-    done = evaluate(
-        settings(data, tmp_path / "run", batch=2, condition=("none",)), models={"mine": model}, hooks=[diary]
-    )
-    tracker = Tracker()
-    metrics = [tracker.so_far(entry) for entry in diary.entries if isinstance(entry, Batch)][-1]
-    assert metrics["mine/none/accuracy so far"] == done.summary["results"][0]["accuracy"]["value"] == 0
-    assert (metrics["mine/failed"], metrics["mine/rows"], tracker.rows) == (1, 4, 4)
-
-
-def test_a_row_that_cannot_be_measured_is_no_failure_to_a_tracker(write_jsonl: Write, tmp_path: Path) -> None:
-    diary, rows = Diary(), [make_row(1), make_row(2, rubric_aspects=[])]
-    config = settings(write_jsonl(rows), tmp_path / "run", condition=("oracle",))
-    done = evaluate(config, models={"mine": recording()[0]}, hooks=[diary])
-    tracker = Tracker()
-    (metrics,) = [tracker.so_far(entry) for entry in diary.entries if isinstance(entry, Batch)]
-    assert metrics["mine/failed"] == done.summary["results"][0]["accuracy"]["failed"] == 0
+    config = settings(data, tmp_path / "run", batch=2, condition=("oracle",))
+    done = evaluate(config, models={"mine": model}, hooks=[diary])
+    metrics: dict[str, float] = {}
+    for entry in diary.entries:
+        metrics |= tracker.so_far(entry) if isinstance(entry, Batch) else {}
+    accuracy = done.summary["results"][0]["accuracy"]
+    assert metrics["mine/oracle/accuracy so far"] == accuracy["value"] == 0
+    assert (metrics["mine/failed"], accuracy["failed"]) == (1, 1)
+    assert (metrics["mine/rows"], tracker.rows) == (5, 5)
 
 
 def test_final_metrics_are_the_estimates_of_the_summary(write_jsonl: Write, tmp_path: Path) -> None:

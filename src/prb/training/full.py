@@ -30,11 +30,10 @@ from prb.engine.chat import Chat, Text, common_prefix, fit
 from prb.engine.load import Checkpoint, Loading, load
 from prb.errors import BadInput, PrbError, RunConflict, first_line
 from prb.evaluation.conditions import QueryBuilder
-from prb.evaluation.planners import PLANNERS, Plan
+from prb.evaluation.planners import PLANNERS
 from prb.progress import SILENT, Progress
 from prb.runs import Finished, RunFolder, read_json, write_json
 from prb.stats.estimate import codes
-from prb.summary import CONDITIONS
 from prb.training.config import LORA_ALPHA, FullConfig
 from prb.training.learning import open_training, split_off
 from prb.types import Failure, Pair, Query, TrainedOn
@@ -112,19 +111,17 @@ def token_rows(config: FullConfig, dataset: Dataset, chat: Chat, limit: int, pro
     builder = QueryBuilder.of(config, dataset, PLANNERS.make(config.planner), reader=None, seed=config.seed)
     rows, cut, failed = TokenRows([], [], set(), {}), 0, Counter[str]()
 
-    def fitted(pair: Pair, plan: Plan | Failure | None) -> tuple[Query, int] | Failure:
+    def fitted(pair: Pair, query: Query) -> tuple[Query, int] | Failure:
         """What fits of the query beside both answers, and how many parts were cut."""
-        built = builder.build(pair, config.condition, plan)
-        if isinstance(built, Failure):
-            return built
-        return fit(built.query, lambda query: all(len(t.ids) <= limit for t in chat.texts(query, pair.contrast)))
+        return fit(query, lambda part: all(len(text.ids) <= limit for text in chat.texts(part, pair.contrast)))
 
     progress.begin(f"tokens of {dataset.name}", total=len(dataset))
     for chunk in chunks((item for item in dataset if isinstance(item, Pair)), CHUNK):
-        plans = builder.plans(chunk) if CONDITIONS[config.condition].planned else {}
+        queries = builder.queries(chunk, config.condition)
         for pair in chunk:
             progress.advance()
-            if isinstance(shown := fitted(pair, plans.get(pair.id)), Failure):
+            query = queries[pair.id]
+            if isinstance(shown := query if isinstance(query, Failure) else fitted(pair, query), Failure):
                 failed[shown.reason] += 1
                 continue
             cut += shown[1] > 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prb.errors import BadInput
-from prb.llm import Request, Sampling
+from prb.llm import Request, Sampling, make_llm
 from prb.types import Failure, Post, Query
 from tests import tiny
 from tests.downstream.ppo.runs import writer
@@ -31,6 +31,13 @@ def settings(folder: Path | str, **changes: Any) -> PpoConfig:
 
 def learner(folder: Path | str, **changes: Any) -> Learner:
     return load_learner(settings(folder, **changes))
+
+
+def move(own: Learner, by: float = 0.1) -> None:
+    """What a few steps of training might do."""
+    with torch.no_grad():
+        for parameter in own.trainable().values():
+            parameter.add_(by)
 
 
 @pytest.fixture(scope="module")
@@ -154,10 +161,7 @@ def test_the_reference_stays_what_the_policy_was(folder: Path, lora: int) -> Non
             return own.net.answer_logp(run(lm, texts)[0], texts)[0]
 
     before = logp(own.net.lm)
-    with torch.no_grad():
-        for parameter in own.net.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.1)
+    move(own)
     with own.as_reference() as lm:
         torch.testing.assert_close(logp(lm), before)
     assert (logp(own.net.lm) - before).abs().max() > 0.01
@@ -182,44 +186,28 @@ def test_a_critic_of_its_own_leaves_the_policy_alone(folder: Path, monkeypatch: 
         assert reached == (not separate)
 
 
+REQUEST = [Request(policy_chat(QUERY), Sampling(temperature=1.0, max_tokens=10, seed=3))]
+
+
 def test_training_does_not_touch_the_copy_that_others_use(folder: Path) -> None:
-    from prb.llm import make_llm
-
-    request = [Request(policy_chat(QUERY), Sampling(max_tokens=8))]
     judge = make_llm(f"transformers/{folder}?device=cpu&dtype=fp32")
-    before = judge.complete(request)
-    own = learner(folder)
-    with torch.no_grad():
-        for parameter in own.net.lm.parameters():
-            parameter.add_(0.5)
-    assert judge.complete(request) == before
+    before = judge.complete(REQUEST)
+    move(learner(folder), by=0.5)
+    assert judge.complete(REQUEST) == before
 
 
-def test_a_saved_policy_can_be_loaded_as_any_other(folder: Path, tmp_path: Path) -> None:
-    from prb.llm import make_llm
-
-    own = learner(folder)
-    with torch.no_grad():
-        own.net.lm.lm_head.weight.mul_(1.3)
-    own.save(tmp_path / "policy")
-    request = [Request(policy_chat(QUERY), Sampling(temperature=1.0, max_tokens=10, seed=3))]
-    assert make_llm(f"transformers/{tmp_path / 'policy'}").complete(request) == own.policy.complete(request)
-    assert not list((tmp_path / "policy").glob("*.bin"))
-
-
-def test_saved_adapters_can_be_put_on_the_base_again(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("peft", reason="needs the train extra")
-    from prb.llm import make_llm
-
-    own = learner(folder, lora=2)
-    with torch.no_grad():
-        for parameter in own.net.lm.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.05)
-    own.save(tmp_path / "policy")
-    request = [Request(policy_chat(QUERY), Sampling(max_tokens=10))]
-    again = make_llm(f"transformers/{folder}?adapter={tmp_path / 'policy'}")
-    assert again.complete(request) == own.policy.complete(request)
+@pytest.mark.parametrize("lora", [0, 2])
+def test_a_saved_policy_is_loaded_as_any_other_and_adapters_go_on_the_base_again(
+    folder: Path, tmp_path: Path, lora: int
+) -> None:
+    if lora:
+        pytest.importorskip("peft", reason="needs the train extra")
+    own, saved = learner(folder, lora=lora), tmp_path / "policy"
+    move(own, by=0.05)
+    own.save(saved)
+    again = make_llm(f"transformers/{folder}?adapter={saved}" if lora else f"transformers/{saved}")
+    assert again.complete(REQUEST) == own.policy.complete(REQUEST)
+    assert not list(saved.glob("*.bin"))
 
 
 @pytest.mark.parametrize(
