@@ -50,7 +50,7 @@ def refused(folder: Path, error: type[BadInput], why: str, identity: Mapping[str
     return str(caught.value)
 
 
-def test_a_second_process_is_kept_out_and_let_in_later(folder: Path) -> None:
+def test_a_second_process_is_kept_out_and_let_in_later(folder):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -67,7 +67,7 @@ def test_a_second_process_is_kept_out_and_let_in_later(folder: Path) -> None:
         assert not (folder / REPLIES).exists()
 
 
-def test_a_fresh_run_forgets_the_one_before_and_leaves_what_is_not_its_own(folder: Path) -> None:
+def test_a_fresh_run_forgets_the_one_before_and_leaves_what_is_not_its_own(folder):
     written(folder)
     (folder / "notes.txt").write_text("mine")
     (folder / "summary.json").write_text("{}")
@@ -78,7 +78,7 @@ def test_a_fresh_run_forgets_the_one_before_and_leaves_what_is_not_its_own(folde
     assert "models" not in read_identity(folder)
 
 
-def test_another_configuration_is_refused_with_every_key_that_differs(folder: Path) -> None:
+def test_another_configuration_is_refused_with_every_key_that_differs(folder):
     before = written(folder)
     other = {"dataset": "mirror", "seed": 1, "retrieval": {"k": 10, "ranker": "recency"}, "limit": 5}
     assert refused(folder, RunConflict, "", other).splitlines() == [
@@ -91,21 +91,21 @@ def test_another_configuration_is_refused_with_every_key_that_differs(folder: Pa
     assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
-def test_a_folder_that_is_no_run_is_left_alone(folder: Path) -> None:
+def test_a_folder_that_is_no_run_is_left_alone(folder):
     folder.mkdir(parents=True)
     (folder / "thesis.txt").write_text("precious")
     refused(folder, RunConflict, "exists and is not a run; choose another --out")
     assert [entry.name for entry in folder.iterdir()] == ["thesis.txt"]
 
 
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "file").write_text("precious")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         refused(folder, BadInput, "cannot be a run folder")
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
+def test_a_model_that_changed_under_its_name_is_refused(folder):
     with RunFolder(folder, CONFIGURED) as run:
         run.confirm_model("embedding", "wordllama-1")
         run.confirm_model("embedding", "wordllama-1")
@@ -119,7 +119,7 @@ def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
     assert read_json(folder / CONFIG)["models"] == {"embedding": "wordllama-1", "lexical": "v1"}
 
 
-def test_a_run_that_fails_is_kept_from_its_first_reply_on_and_leaves_no_trace_before(folder: Path) -> None:
+def test_a_run_that_fails_is_kept_from_its_first_reply_on_and_leaves_no_trace_before(folder):
     def fail(*rows: object) -> None:
         with RunFolder(folder, CONFIGURED):
             write_lines(folder / REPLIES, rows)
@@ -133,7 +133,7 @@ def test_a_run_that_fails_is_kept_from_its_first_reply_on_and_leaves_no_trace_be
     assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
-def test_a_missing_or_broken_json_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_broken_json_file_is_named(tmp_path):
     with pytest.raises(BadInput, match=r"x.json does not exist"):
         read_json(tmp_path / "x.json")
     (tmp_path / "x.json").write_text("{")
@@ -141,7 +141,7 @@ def test_a_missing_or_broken_json_file_is_named(tmp_path: Path) -> None:
         read_json(tmp_path / "x.json")
 
 
-def test_a_draft_takes_the_place_of_a_file_or_a_folder_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_draft_takes_the_place_of_a_file_or_a_folder_when_it_is_whole(tmp_path):
     for place in (tmp_path / "file", tmp_path / "folder"):
         for content in ("first", "second"):
             with draft(place) as part:
@@ -154,7 +154,7 @@ def test_a_draft_takes_the_place_of_a_file_or_a_folder_when_it_is_whole(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_folder_of_another_format_is_refused_by_its_version(folder: Path) -> None:
+def test_a_folder_of_another_format_is_refused_by_its_version(folder):
     written(folder)
     write_json(folder / CONFIG, {**CONFIGURED, "format": 7})
     refused(folder, RunConflict, "run format 7; this version of prb reads format 3")

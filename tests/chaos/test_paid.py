@@ -32,7 +32,7 @@ def asked(server: Server, since: int = 0) -> list[int]:
     return [number(seen) for seen in server.seen[since:]]
 
 
-def test_killed_at_random_moments_no_stored_reply_is_asked_for_again(verb: str, server: Server, tmp_path: Path) -> None:
+def test_killed_at_random_moments_no_stored_reply_is_asked_for_again(verb, server, tmp_path):
     out, draws, kills = tmp_path / "out", random.Random(verb), 0
     begun = time.monotonic()
     job(verb, tmp_path, tmp_path / "whole")
@@ -68,7 +68,7 @@ def test_killed_at_random_moments_no_stored_reply_is_asked_for_again(verb: str, 
     print(f"\n{verb}: {kills} kills, {len(everything)} calls; {asked_again}; {time.monotonic() - begun:.0f} s")
 
 
-def test_a_run_repeated_in_a_second_folder_makes_no_call(verb: str, server: Server, tmp_path: Path) -> None:
+def test_a_run_repeated_in_a_second_folder_makes_no_call(verb, server, tmp_path):
     job(verb, tmp_path, tmp_path / "first", cache=True)
     calls = len(server.seen)
     job(verb, tmp_path, tmp_path / "second", cache=True)

@@ -24,7 +24,6 @@ from tests.runs import names, prefers, recording
 
 Write = Callable[..., Path]
 ROWS = [*make_twins(1), make_row(5), make_row(6), *make_twins(2)]
-FILES = ("samples", "scores", "grades")
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def values(points: list[dict[str, Any]]) -> list[float | None]:
     return [point["value"] for point in points]
 
 
-def test_a_run_holds_its_lines_and_its_summary(data: Path, tmp_path: Path) -> None:
+def test_a_run_holds_its_lines_and_its_summary(data, tmp_path):
     done = run(data, tmp_path / "run")
     files = [".lock", "config.json", "grades.jsonl", "replies.jsonl", "samples.jsonl", "scores.jsonl", "summary.json"]
     assert names(done.folder) == files
@@ -67,7 +66,7 @@ def test_a_run_holds_its_lines_and_its_summary(data: Path, tmp_path: Path) -> No
     assert len(set(done.summary["clusters"].values())) == done.summary["queries"]["clusters"] < 6  # twins are one
 
 
-def test_the_numbers_by_hand(write_jsonl: Write, tmp_path: Path) -> None:
+def test_the_numbers_by_hand(write_jsonl, tmp_path):
     llm = tells("once", "never", "soon", "often")  # marks 1, 1/2, 0, 1/6
     likes = {"once": 1.0, "never": 2.0, "soon": 2.0, "often": 0.0}
     own = {"mine": ScriptedScorer(lambda ask: likes[ask.answer])}
@@ -86,7 +85,7 @@ def test_the_numbers_by_hand(write_jsonl: Write, tmp_path: Path) -> None:
     assert done.summary["kl_bound"] == pytest.approx([0, 0.1931472, 0.6362944])
 
 
-def test_intervals_are_clustered_and_differences_paired(data: Path, tmp_path: Path) -> None:
+def test_intervals_are_clustered_and_differences_paired(data, tmp_path):
     done = run(data, tmp_path / "run")
     assert done.summary["queries"] == {
         "rows": 6, "clusters": 4, "sampling_failed": 0, "grading_failed": 0, "used": 6, "failures": {},
@@ -104,7 +103,7 @@ def test_intervals_are_clustered_and_differences_paired(data: Path, tmp_path: Pa
     assert (contrast["test"], contrast["p"], contrast["p_holm"]) == ("sign-flip", 2 / 2**4, 2 / 2**4)
 
 
-def test_the_oracle_picks_by_grade_and_captures_all(data: Path, tmp_path: Path) -> None:
+def test_the_oracle_picks_by_grade_and_captures_all(data, tmp_path):
     own = {"oracle": ScriptedScorer(lambda ask: mark(ask.answer)), "even": ScriptedScorer(lambda _: 0.0)}
     done = run(data, tmp_path / "run", model=("oracle", "even"), models=own)
     assert values(result(done, "oracle")["curve"]) == values(done.summary["oracle"])
@@ -113,7 +112,7 @@ def test_the_oracle_picks_by_grade_and_captures_all(data: Path, tmp_path: Path) 
     assert values(result(done, "even")["headroom"])[1:] == pytest.approx([0, 0])
 
 
-def test_models_can_join_later_without_a_new_sample_or_grade(data: Path, tmp_path: Path) -> None:
+def test_models_can_join_later_without_a_new_sample_or_grade(data, tmp_path):
     whole = run(data, tmp_path / "whole")
     run(data, tmp_path / "grown", model=("knows",))
     idle, marks = policy(), Marks()
@@ -124,7 +123,7 @@ def test_models_can_join_later_without_a_new_sample_or_grade(data: Path, tmp_pat
         assert (grown.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
 
 
-def test_one_call_scores_all_answers_of_a_query(data: Path, tmp_path: Path) -> None:
+def test_one_call_scores_all_answers_of_a_query(data, tmp_path):
     calls: list[list[Ask]] = []
 
     class Watched(ScriptedScorer):
@@ -139,7 +138,7 @@ def test_one_call_scores_all_answers_of_a_query(data: Path, tmp_path: Path) -> N
     assert [len({ask.query for ask in call}) for call in calls] == [2, 2, 2]  # eight answers
 
 
-def test_equal_answers_are_scored_and_graded_once(data: Path, tmp_path: Path) -> None:
+def test_equal_answers_are_scored_and_graded_once(data, tmp_path):
     (scorer, asked), marks, llm = recording(knows), Marks(), tells("once", "soon", "once", "once")
     done = run(data, tmp_path / "run", model=("w",), models={"w": scorer}, policy=llm, grader=marks)
     assert (len(asked), len(marks.asked)) == (2 * 6, 8)  # twins have a rubric in common
@@ -149,7 +148,7 @@ def test_equal_answers_are_scored_and_graded_once(data: Path, tmp_path: Path) ->
     assert values(done.summary["random"]) == pytest.approx([0.75] * 3)
 
 
-def test_comparers_rank_by_a_round_robin_in_both_orders(data: Path, tmp_path: Path) -> None:
+def test_comparers_rank_by_a_round_robin_in_both_orders(data, tmp_path):
     duels: list[Duel] = []
 
     def better(duel: Duel) -> bool:
@@ -168,7 +167,7 @@ def picky(ask: Ask) -> float | Failure:
     return Failure("busy", "try later") if ask.answer.startswith("soon") else knows(ask)
 
 
-def test_a_query_with_a_failed_score_is_left_out_and_counted(data: Path, tmp_path: Path) -> None:
+def test_a_query_with_a_failed_score_is_left_out_and_counted(data, tmp_path):
     llm = tells("once", "soon", "daily", "often", *["once", "never", "daily", "often"] * 5)
     own = {"picky": ScriptedScorer(picky, "picky"), "knows": models()["knows"]}
     done = run(data, tmp_path / "run", model=tuple(own), models=own, policy=llm)
@@ -185,7 +184,7 @@ def sometimes(request: Request) -> str | Failure:
     return Failure("timeout") if says(request).startswith("soon") else says(request)
 
 
-def test_a_query_with_a_failed_sample_is_in_no_curve(data: Path, tmp_path: Path) -> None:
+def test_a_query_with_a_failed_sample_is_in_no_curve(data, tmp_path):
     scorer, asked = recording(knows)
     marks = Marks()
     done = run(
@@ -205,7 +204,7 @@ def test_a_query_with_a_failed_sample_is_in_no_curve(data: Path, tmp_path: Path)
         check_failures(done.summary, 0.1)
 
 
-def test_one_fatal_verdict_of_a_comparer_is_one_failure(data: Path, tmp_path: Path) -> None:
+def test_one_fatal_verdict_of_a_comparer_is_one_failure(data, tmp_path):
     """It fails all answers of its round robin; those must not look like as many failures in a row."""
     first, wrong_key = Verdict(choice="first"), Failure("HTTP 401", "wrong key", kind="fatal")
     replies = chain([first] * 3, [wrong_key], repeat(first))
@@ -234,9 +233,7 @@ class Graded(Marks):
         ({"policy": policy(lambda _: "")}, 0, {"empty answer": 6}),
     ],
 )
-def test_queries_without_answers_or_grades_are_left_out_and_counted(
-    data: Path, tmp_path: Path, changes: dict[str, Any], used: int, failures: dict[str, int]
-) -> None:
+def test_queries_without_answers_or_grades_are_left_out_and_counted(data, tmp_path, changes, used, failures):
     done = run(data, tmp_path / "run", **changes)
     assert (done.summary["queries"]["used"], done.summary["queries"]["failures"]) == (used, failures)
     counts = [(point["n"], point["failed"]) for point in result(done)["curve"]]
@@ -244,7 +241,7 @@ def test_queries_without_answers_or_grades_are_left_out_and_counted(
     assert (values(done.summary["oracle"]) == [None] * 3) == (not used)
 
 
-def test_only_rows_with_a_rubric_are_used(write_jsonl: Write, tmp_path: Path) -> None:
+def test_only_rows_with_a_rubric_are_used(write_jsonl, tmp_path):
     rows = [make_row(1, rubric_aspects=[]), make_row(2), make_row(3, rubric_aspects=[])]
     done = run(write_jsonl(rows), tmp_path / "run")
     assert {line["pair"] for line in lines(done.folder, "samples")} == {"r2"}
@@ -252,7 +249,7 @@ def test_only_rows_with_a_rubric_are_used(write_jsonl: Write, tmp_path: Path) ->
         run(write_jsonl(rows[:1], name="bare.jsonl"), tmp_path / "bare")
 
 
-def test_everybody_reads_the_same_query_and_nobody_the_rubric(data: Path, tmp_path: Path) -> None:
+def test_everybody_reads_the_same_query_and_nobody_the_rubric(data, tmp_path):
     from prb.prompts import render
 
     scorer, asked = recording(knows)
@@ -265,7 +262,7 @@ def test_everybody_reads_the_same_query_and_nobody_the_rubric(data: Path, tmp_pa
     assert {(a.rubric[0].aspect, a.narrative[-11:]) for a in marks.asked} == {("brevity", "on the bus.")}
 
 
-def test_conditions_are_those_of_evaluation(data: Path, tmp_path: Path) -> None:
+def test_conditions_are_those_of_evaluation(data, tmp_path):
     for condition, shown in (("none", False), ("profile", True), ("shuffled", True), ("plan", False)):
         scorer, asked = recording(knows)
         run(data, tmp_path / condition, model=("w",), models={"w": scorer}, condition=condition)
@@ -275,13 +272,13 @@ def test_conditions_are_those_of_evaluation(data: Path, tmp_path: Path) -> None:
         assert users == {None} if condition == "none" else len(users) > 1
 
 
-def test_personal_data_is_masked_for_what_sends_it_elsewhere(write_jsonl: Write, tmp_path: Path) -> None:
+def test_personal_data_is_masked_for_what_sends_it_elsewhere(write_jsonl, tmp_path):
     aspect = {"aspect": "mail x@example.com", "evidence": "", "reason": "asks y@example.com"}
     rows = [make_row(1, question="Write to z@example.com?", rubric_aspects=[aspect], narrative="I am w@example.com")]
     scorer, asked = recording(knows)
     for far in (False, True):
         llm, marks = policy(), Marks()
-        llm.remote = marks.remote = far  # type: ignore[misc]
+        llm.remote = marks.remote = far
         run(write_jsonl(rows), tmp_path / f"{far}", model=("w",), models={"w": scorer}, policy=llm, grader=marks)
         sent = [repr(llm.requests), repr(marks.asked)]
         assert ["@example.com" in text for text in sent] == [not far] * 2
@@ -289,7 +286,7 @@ def test_personal_data_is_masked_for_what_sends_it_elsewhere(write_jsonl: Write,
     assert all("z@example.com" in ask.query.question for ask in asked)  # the scorer stays on the machine
 
 
-def test_given_answers_are_scored_and_graded_like_samples(data: Path, tmp_path: Path, write_jsonl: Write) -> None:
+def test_given_answers_are_scored_and_graded_like_samples(data, tmp_path, write_jsonl):
     texts = [f"{word} it is" for word in ("once", "never", "soon", "often")]
     pool = write_jsonl([{"pair": row["id"], "answers": texts} for row in ROWS], name="pool.jsonl")
     sampled = run(data, tmp_path / "sampled", policy=tells(*texts))
@@ -314,7 +311,7 @@ def alike(config: BonConfig, tmp_path: Path, patch: pytest.MonkeyPatch) -> Finis
     return one
 
 
-def test_llamacpp_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llamacpp_is_a_policy(data, tmp_path, monkeypatch):
     pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
     from prb.weights import resolve_gguf
 
@@ -329,7 +326,7 @@ def test_llamacpp_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert done.summary["samples"]["truncated"] == 4
 
 
-def test_transformers_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_is_a_policy(data, tmp_path, monkeypatch):
     tiny = pytest.importorskip("tests.tiny")
     spec = f"transformers/{tiny.save(tmp_path / 'lm', 'llama')}"
     done = alike(
@@ -339,7 +336,7 @@ def test_transformers_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytes
     assert done.summary["samples"]["distinct_of_n"] == 3
 
 
-def test_an_endpoint_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_is_a_policy(data, tmp_path, monkeypatch):
     pytest.importorskip("httpx2", reason="needs the api extra")
     from tests.llm import server as http
 

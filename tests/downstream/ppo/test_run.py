@@ -86,7 +86,7 @@ def assert_better(run: FinishedPpo, nats: float) -> None:
     assert max(row["kl"] for row in curves(run.folder)) < nats
 
 
-def test_a_policy_learns_brevity_for_people_who_want_it(policy: Path, tmp_path: Path) -> None:
+def test_a_policy_learns_brevity_for_people_who_want_it(policy, tmp_path):
     rows = people(tmp_path / "people.jsonl", 192, BRIEF)
     settings: dict[str, Any] = {"steps": 6, "batch": 32, "minibatch": 16, "epochs": 2, "lr": 1e-3, "kl": 0.01}
     settings |= {"max_tokens": 16, "holdout": 64}
@@ -99,9 +99,7 @@ def test_a_policy_learns_brevity_for_people_who_want_it(policy: Path, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_three_seeds_learn_brevity_for_those_who_want_it_and_length_for_the_others(
-    policy: Path, tmp_path: Path, seed: int
-) -> None:
+def test_three_seeds_learn_brevity_for_those_who_want_it_and_length_for_the_others(policy, tmp_path, seed):
     rows = people(tmp_path / "people.jsonl", 256, BRIEF, LONG)
     settings: dict[str, Any] = {"steps": 30, "batch": 64, "minibatch": 32, "epochs": 4, "lr": 2e-3, "kl": 0.01}
     # a policy that learns brevity comes upon answers of blanks, which no model can score
@@ -137,9 +135,7 @@ def dies_at(call: int, function: Callable[[Ask], float] = brevity) -> ScriptedSc
 
 
 @pytest.mark.parametrize("lora", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(
-    trained: Trained, policy: Path, monkeypatch: pytest.MonkeyPatch, lora: int
-) -> None:
+def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(trained, policy, monkeypatch, lora):
     if lora:
         pytest.importorskip("peft", reason="needs the train extra")
     follow(monkeypatch, separate_critic=not lora)  # as much state as there can be
@@ -155,7 +151,7 @@ def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(
     assert len(curves(broken.folder)) == 4
 
 
-def test_a_finished_run_is_only_read(trained: Trained) -> None:
+def test_a_finished_run_is_only_read(trained):
     first = trained(steps=1)
     before = files(first.folder)
     assert trained(reward=dies_at(0), steps=1).summary == first.summary
@@ -163,7 +159,7 @@ def test_a_finished_run_is_only_read(trained: Trained) -> None:
     assert not (first.folder / "checkpoint.safetensors").exists()
 
 
-def test_other_weights_under_the_same_name_are_refused(trained: Trained, policy: Path, tmp_path: Path) -> None:
+def test_other_weights_under_the_same_name_are_refused(trained, policy, tmp_path):
     shutil.copytree(policy, tmp_path / "copy")
     copied = f"transformers/{tmp_path / 'copy'}?batch=16"
     with pytest.raises(Killed):
@@ -175,7 +171,7 @@ def test_other_weights_under_the_same_name_are_refused(trained: Trained, policy:
         trained(policy=copied)
 
 
-def test_pieces_of_a_minibatch_add_up_to_its_gradient(trained: Trained, policy: Path) -> None:
+def test_pieces_of_a_minibatch_add_up_to_its_gradient(trained, policy):
     # one update: later ones would see weights that already differ by rounding
     settings = {"steps": 1, "epochs": 1, "batch": 8, "minibatch": 8, "holdout": 0}
     runs = [trained(f"by{n}", policy=f"transformers/{policy}?batch={n}", **settings) for n in (8, 2)]
@@ -190,7 +186,7 @@ def test_pieces_of_a_minibatch_add_up_to_its_gradient(trained: Trained, policy: 
 ONE_STEP = {"steps": 1, "batch": 24, "minibatch": 8, "holdout": 0}
 
 
-def test_a_dropped_answer_teaches_nothing(trained: Trained) -> None:
+def test_a_dropped_answer_teaches_nothing(trained):
     """Its reward does not matter, because there is none: rubbish before it was dropped changes no byte."""
 
     def reward(rubbish: float) -> ScriptedScorer:
@@ -203,9 +199,7 @@ def test_a_dropped_answer_teaches_nothing(trained: Trained) -> None:
     assert runs[0].summary["train"]["failed"] == 1
 
 
-def test_an_answer_of_blanks_is_dropped_or_gets_the_reward_that_was_set_for_it(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_of_blanks_is_dropped_or_gets_the_reward_that_was_set_for_it(trained, monkeypatch):
     count = iter(range(10**9))
     monkeypatch.setattr("prb.downstream.ppo.policy.clean", lambda text: "" if next(count) % 24 == 5 else text)
     dropped, scored = (
@@ -222,7 +216,7 @@ def test_an_answer_of_blanks_is_dropped_or_gets_the_reward_that_was_set_for_it(
         (1, r"8 of the last 8 answers.*busy"),
     ],
 )
-def test_too_many_failures_stop_the_run_and_say_why(trained: Trained, tmp_path: Path, every: int, why: str) -> None:
+def test_too_many_failures_stop_the_run_and_say_why(trained, tmp_path, every, why):
     count = iter(range(10**9))
 
     def fails(ask: Ask) -> float | Failure:
@@ -234,9 +228,7 @@ def test_too_many_failures_stop_the_run_and_say_why(trained: Trained, tmp_path: 
     assert (tmp_path / "run").exists() == (every > 1)  # the first step leaves nothing
 
 
-def test_weights_that_run_away_stop_the_run_with_what_to_do(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_run_away_stop_the_run_with_what_to_do(trained, tmp_path, monkeypatch):
     follow(monkeypatch, stop_kl=None)
     monkeypatch.setattr("prb.downstream.ppo.loop.CHECKPOINT_EVERY", 1)
     with pytest.raises(PrbError, match=r"step \d: there is a NaN or an infinity in .* try a lower --lr"):
@@ -244,7 +236,7 @@ def test_weights_that_run_away_stop_the_run_with_what_to_do(
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
-def test_a_policy_far_from_its_reference_stops_the_run_early(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_far_from_its_reference_stops_the_run_early(trained, monkeypatch):
     follow(monkeypatch, stop_kl=5.0)
     run = trained(steps=20, lr=0.03, kl=0.0)
     rows = curves(run.folder)
@@ -273,9 +265,7 @@ def test_a_policy_far_from_its_reference_stops_the_run_early(trained: Trained, m
         ({"policy": "transformers/smollm2?nonsense=1"}, "no option of llm 'transformers' named 'nonsense'"),
     ],
 )
-def test_a_wrong_setting_ends_before_anything_is_written(
-    trained: Trained, tmp_path: Path, changes: dict[str, Any], why: str
-) -> None:
+def test_a_wrong_setting_ends_before_anything_is_written(trained, tmp_path, changes, why):
     with pytest.raises(BadInput, match=why):
         trained(**changes)
     assert not (tmp_path / "run").exists()
@@ -291,9 +281,7 @@ def words(policy: Path, data: Path) -> list[str]:
     return f"{about} --lr 1e-3 --max-tokens 6 --max-prompt 128 --holdout 4 --grader None --quiet".split()
 
 
-def test_a_run_is_shown_as_table_and_json_and_repeated_from_its_config(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_shown_as_table_and_json_and_repeated_from_its_config(words, tmp_path, capsys):
     assert prb([*words, "--out", str(tmp_path / "one")]) == 0
     printed = capsys.readouterr().out
     assert "4 held-out prompts, one answer each, before and after 6 steps" in printed
@@ -309,7 +297,7 @@ def test_a_run_is_shown_as_table_and_json_and_repeated_from_its_config(
     assert all(one[name] == two[name] for name in ("curves.csv", "answers.jsonl", "policy/model.safetensors"))
 
 
-def test_help_loads_no_torch() -> None:
+def test_help_loads_no_torch():
     code = "import sys; from prb.cli import run\ntry: run(['ppo', '--help'])\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "--holdout" in done.stdout
@@ -320,7 +308,7 @@ def test_help_loads_no_torch() -> None:
 
 
 @pytest.mark.parametrize(("condition", "posts"), [("profile", {BRIEF}), ("none", set())])
-def test_the_reward_model_is_asked_as_in_evaluation(trained: Trained, condition: str, posts: set[str]) -> None:
+def test_the_reward_model_is_asked_as_in_evaluation(trained, condition, posts):
     reward, asked = recording()
     trained(reward=reward, steps=1, holdout=0, condition=condition)
     assert {ask.query.question for ask in asked} == {"the lazy dog"}
@@ -329,10 +317,10 @@ def test_the_reward_model_is_asked_as_in_evaluation(trained: Trained, condition:
     assert len({ask.query.user for ask in asked if ask.query.user}) == (8 if posts else 0)
 
 
-def test_nobody_is_trained_on_and_held_out(policy: Path, tmp_path: Path) -> None:
+def test_nobody_is_trained_on_and_held_out(policy, tmp_path):
     seen = load_prompts(config(policy, Path("mirror"), tmp_path / "run", holdout=64), scorer())
-    assert {prompt.item.split for prompt in seen.train} == {"dev"}  # type: ignore[union-attr]
-    assert {prompt.item.split for prompt in seen.held_out} == {"test"}  # type: ignore[union-attr]
+    assert {prompt.item.split for prompt in seen.train} == {"dev"}
+    assert {prompt.item.split for prompt in seen.held_out} == {"test"}
     assert len({prompt.cluster for prompt in seen.held_out}) == 20  # all that there are: the more, the more is known
     same = load_prompts(config(policy, Path("mirror"), tmp_path / "run", split="test", holdout=64), scorer())
     assert len({prompt.cluster for prompt in same.held_out}) == 6  # as few as possible are lost to training
@@ -340,16 +328,14 @@ def test_nobody_is_trained_on_and_held_out(policy: Path, tmp_path: Path) -> None
     assert not {p.cluster for p in same.train} & {p.cluster for p in same.held_out}
 
 
-def test_each_pass_over_the_prompts_takes_all_of_them_in_another_order(
-    policy: Path, data: Path, tmp_path: Path
-) -> None:
+def test_each_pass_over_the_prompts_takes_all_of_them_in_another_order(policy, data, tmp_path):
     prompts = load_prompts(config(policy, data, tmp_path / "run", holdout=8), scorer())  # 32 left: 4 batches of 8
     turns = [[p.item.id for step in range(4 * t, 4 * t + 4) for p in prompts.batch(step)] for t in range(2)]
     assert sorted(turns[0]) == sorted(turns[1]) == sorted(p.item.id for p in prompts.train)
     assert turns[0] != turns[1]
 
 
-def test_held_out_answers_carry_reward_and_grade(trained: Trained) -> None:
+def test_held_out_answers_carry_reward_and_grade(trained):
     run = trained(steps=1, grader=ShortIsGood())
     lines = list(read_lines(run.folder / "answers.jsonl"))
     assert [line["stage"] for line in lines] == ["before"] * 4 + ["after"] * 4
