@@ -166,8 +166,15 @@ def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> S
     numeric = [header for header, count in kinds.items() if count[float] > count[str]]
     benchmarks, outcomes = _sides(path, list(cells), numeric, bench, downstream)
     families = {model: str(row[FAMILY]) for model, row in zip(models, rows, strict=True) if row.get(FAMILY)}
-    scores = Scores(models, tuple(map(column, benchmarks)), tuple(map(column, outcomes)), families)
-    return by_cluster(scores, [str(row.get(CLUSTER)) for row in rows], path.name) if CLUSTER in cells else scores
+    predictors, targets = (tuple(map(column, headers)) for headers in (benchmarks, outcomes))
+    if CLUSTER not in cells:
+        return Scores(models, predictors, targets, families)
+    clusters = [str(row.get(CLUSTER)) for row in rows]
+
+    def by_cluster(of: ScoreColumn) -> RunColumn:
+        return RunColumn(of.name, path.name, cells_of(models, zip(models, clusters, of.values.tolist(), strict=True)))
+
+    return resampled_scores(list(map(by_cluster, predictors)), list(map(by_cluster, targets)), families=families)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -218,17 +225,6 @@ def _sides(
     if not predictors:
         raise BadInput(f"{path}: no column is left for a benchmark")
     return predictors, targets
-
-
-def by_cluster(scores: Scores, clusters: Sequence[str], data: str) -> Scores:
-    """One score per model and its resamples, from rows of models and clusters."""
-
-    def column(of: ScoreColumn) -> RunColumn:
-        values = zip(scores.models, clusters, of.values.tolist(), strict=True)
-        return RunColumn(of.name, data, cells_of(scores.models, values))
-
-    sides = [list(map(column, side)) for side in (scores.bench, scores.downstream)]
-    return resampled_scores(*sides, families=scores.families)
 
 
 # --- columns of run folders ---
