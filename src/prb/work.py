@@ -201,9 +201,6 @@ class Replies:
         kept = self._by_key[key]
         return Reply(value=kept) if isinstance(kept, float) else kept
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._by_key
-
     def take(self, key: bytes) -> Reply:
         """The reply; if it is taken again, without what it took, so that nothing is counted twice."""
         reply = self[key]
