@@ -71,12 +71,16 @@ def test_scripts_are_sound(name):
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_images_are_sound_and_copy_only_what_the_checkout_has(name):
+def test_images_are_sound(name):
+    subprocess.run([tool("hadolint"), str(FOLDER / name)], check=True)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_copy_only_what_the_checkout_has(name):
     text = (FOLDER / name).read_text("utf-8")
     for line in re.findall(r"^COPY (.*) \S+$", text, re.M):
         assert all((FOLDER.parents[1] / word).exists() for word in line.split())
     assert "ray[default]==2.60.0" in text  # as kuberay.yaml says
-    subprocess.run([tool("hadolint"), str(FOLDER / name)], check=True)
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
