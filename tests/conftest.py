@@ -126,6 +126,9 @@ def own_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("prb.cache.cache_path", lambda: tmp_path / ".cache.sqlite")
 
 
+LIFESTYLE, ART = "Lifestyle_and_Personal_Development", "Art_and_Entertainment"
+
+
 def make_row(n: int = 1, **changes: Any) -> Row:
     """A sound row; `None` as a change removes the field."""
     row: Row = {
@@ -133,20 +136,12 @@ def make_row(n: int = 1, **changes: Any) -> Row:
         "user": f"u{n}",
         "question": f"How do I water plant number {n}?",
         "profile": [
-            {
-                "id": f"u{n}-1",
-                "category": "Lifestyle_and_Personal_Development",
-                "text": f"I love short lists about topic {n}.",
-            },
-            {
-                "id": f"u{n}-2",
-                "category": "Art_and_Entertainment",
-                "text": f"My flat number {n} faces north and is cold.",
-            },
+            {"id": f"u{n}-1", "category": LIFESTYLE, "text": f"I love short lists about topic {n}."},
+            {"id": f"u{n}-2", "category": ART, "text": f"My flat number {n} faces north and is cold."},
         ],
         "rubric_aspects": [{"aspect": "brevity", "evidence": "keep it short", "reason": "Long texts tire them."}],
         "narrative": "Please keep it short, I read on the bus.",
-        "category": "Lifestyle_and_Personal_Development",
+        "category": LIFESTYLE,
         "chosen": f"Once a week, plant {n} is happy.",
         "rejected": f"It depends on light, soil and season; plant {n} wants patience.",
     }

@@ -15,7 +15,7 @@ from prb.types import Failure
 from prb.weights import here, local_folder
 
 
-def test_what_was_put_is_got_back_exactly(tmp_path: Path) -> None:
+def test_what_was_put_is_got_back_exactly(tmp_path):
     cache = Cache(tmp_path / "c.sqlite")
     values = {b"%d" % n: b"value %d" % n for n in range(1200)}  # more than one query can ask for
     cache.put("m", values)
@@ -23,7 +23,7 @@ def test_what_was_put_is_got_back_exactly(tmp_path: Path) -> None:
     assert cache.get([*values, b"none"]) == values
 
 
-def test_entries_are_counted_and_cleared_by_model(tmp_path: Path) -> None:
+def test_entries_are_counted_and_cleared_by_model(tmp_path):
     cache = Cache(tmp_path / "c.sqlite")
     cache.put("one", {b"a": b"1", b"b": b"2"})
     cache.put("two", {b"c": b"3"})
@@ -39,7 +39,7 @@ def _write(path: Path, start: int) -> None:
         cache.put("m", {b"%d" % n: b"x"})
 
 
-def test_several_processes_write_at_once_and_lose_nothing(tmp_path: Path) -> None:
+def test_several_processes_write_at_once_and_lose_nothing(tmp_path):
     path = tmp_path / "c.sqlite"
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_write, args=(path, 50 * k)) for k in range(3)]
@@ -61,7 +61,7 @@ class Counting:
         return [Failure("shouted") if "!" in text else float(len(text)) for text in texts]
 
 
-def test_a_memo_computes_each_distinct_key_once_and_keeps_the_order() -> None:
+def test_a_memo_computes_each_distinct_key_once_and_keeps_the_order():
     memo, lengths = Memo[float](), Counting()
     assert memo.map(lengths, ["bb", "a", "bb"]) == [2.0, 1.0, 2.0]
     assert memo.map(lengths, ["a", "ccc"]) == [1.0, 3.0]
@@ -69,7 +69,7 @@ def test_a_memo_computes_each_distinct_key_once_and_keeps_the_order() -> None:
     assert lengths.computed == ["bb", "a", "ccc"]
 
 
-def test_a_memo_never_keeps_a_failure(tmp_path: Path) -> None:
+def test_a_memo_never_keeps_a_failure(tmp_path):
     cache, lengths = Cache(tmp_path / "c.sqlite"), Counting()
     memo = Memo[float](cache=cache, model="m")
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_a_memo_never_keeps_a_failure(tmp_path: Path) -> None:
     assert cache.stats() == {"m": 1}
 
 
-def test_a_cache_behind_a_memo_survives_the_run(tmp_path: Path) -> None:
+def test_a_cache_behind_a_memo_survives_the_run(tmp_path):
     lengths = Counting()
     for _ in range(2):
         memo = Memo[tuple[float, ...]](
@@ -89,13 +89,13 @@ def test_a_cache_behind_a_memo_survives_the_run(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 5))), st.integers(0, 4))
-def test_a_memo_of_any_capacity_equals_no_memo(batches: list[list[int]], capacity: int) -> None:
+def test_a_memo_of_any_capacity_equals_no_memo(batches, capacity):
     memo = Memo[int](capacity=capacity)
     for batch in batches:
         assert memo.map(lambda items: [n * n for n in items], batch) == [n * n for n in batch]
 
 
-def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.setenv("PRB_CACHE", str(tmp_path / "mine"))
     assert cache_folder() == tmp_path / "mine"
     monkeypatch.delenv("PRB_CACHE")
@@ -107,9 +107,7 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     assert cache_folder() == tmp_path / "home" / ".cache" / "prb"
 
 
-def test_a_bare_command_finds_what_make_pulled_into_its_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bare_command_finds_what_make_pulled_into_its_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("PRB_CACHE")
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     (tmp_path / "cache" / "weights" / "minilm").mkdir(parents=True)
@@ -118,14 +116,7 @@ def test_a_bare_command_finds_what_make_pulled_into_its_environment(
     assert cache_folder() != tmp_path / "cache"
 
 
-def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "c.sqlite").write_bytes(b"not a database at all, and longer than a header" * 99)
-    cache = Cache(tmp_path / "c.sqlite")
-    assert cache.get([b"a"]) == {}
-    assert "cannot be used: file is not a database" in str(cache.problem)
-
-
-def test_a_file_of_another_version_is_emptied_and_used(tmp_path: Path) -> None:
+def test_a_file_of_another_version_is_emptied_and_used(tmp_path):
     with closing(sqlite3.connect(tmp_path / "c.sqlite")) as old:
         old.execute("CREATE TABLE outputs (key BLOB, value TEXT)")
         old.execute("INSERT INTO outputs VALUES (x'61', 'old')")
@@ -136,11 +127,14 @@ def test_a_file_of_another_version_is_emptied_and_used(tmp_path: Path) -> None:
     assert Cache(tmp_path / "c.sqlite").get([b"a"]) == {b"a": b"1"}
 
 
-def test_where_no_cache_can_be_written_nothing_is_found_or_stored_and_it_says_why(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    cache = Cache(tmp_path / "file" / "c.sqlite")
+@pytest.mark.parametrize(
+    ("place", "why"), [("file", "file is not a database"), ("file/c.sqlite", "File exists; set PRB_CACHE to another")]
+)
+def test_where_no_cache_can_be_used_nothing_is_found_or_stored_and_it_says_why(place, why, tmp_path):
+    (tmp_path / "file").write_bytes(b"not a database at all, and longer than a header" * 99)
+    cache = Cache(tmp_path / place)
     cache.put("m", {b"a": b"1"})
     assert cache.get([b"a"]) == {}
-    assert "cannot be used: File exists; set PRB_CACHE to another folder" in str(cache.problem)
+    assert f"cannot be used: {why}" in str(cache.problem)
     with pytest.raises(PrbError, match="cannot be used"):
         cache.stats()

@@ -49,12 +49,12 @@ def commands(path: Path) -> list[list[str]]:
 ALL = [(path.name, words) for path in sorted(FOLDER.iterdir()) for words in commands(path)]
 
 
-def test_every_way_of_deployment_has_a_command() -> None:
+def test_every_way_of_deployment_has_a_command():
     assert {name for name, _ in ALL} == {*SCRIPTS, *MANIFESTS}
 
 
 @pytest.mark.parametrize(("name", "words"), ALL)
-def test_commands_have_flags_that_exist(name: str, words: list[str]) -> None:
+def test_commands_have_flags_that_exist(name, words):
     config = parse(VERBS[words[0]], words[1:], words[0])
     if isinstance(config, EvaluateConfig):
         assert config.shard or config.engine != "local", name
@@ -65,18 +65,18 @@ def test_commands_have_flags_that_exist(name: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts_are_sound(name: str) -> None:
+def test_scripts_are_sound(name):
     subprocess.run(["bash", "-n", str(FOLDER / name)], check=True)
     subprocess.run([tool("shellcheck"), str(FOLDER / name)], check=True)
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_images_are_sound(name: str) -> None:
+def test_images_are_sound(name):
     subprocess.run([tool("hadolint"), str(FOLDER / name)], check=True)
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_images_copy_only_what_the_checkout_has(name: str) -> None:
+def test_images_copy_only_what_the_checkout_has(name):
     text = (FOLDER / name).read_text("utf-8")
     for line in re.findall(r"^COPY (.*) \S+$", text, re.M):
         assert all((FOLDER.parents[1] / word).exists() for word in line.split())
@@ -84,7 +84,7 @@ def test_images_copy_only_what_the_checkout_has(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_manifests_are_valid(name: str) -> None:
+def test_manifests_are_valid(name):
     validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     for document in yaml.safe_load_all((FOLDER / name).read_text("utf-8")):
         for checked in known_to_kubernetes(document):

@@ -66,7 +66,7 @@ ALL = [(page.name, command) for page in PAGES for command in commands(page)]
 ALL += [(WORKFLOW.name, command) for command in steps(WORKFLOW)]
 
 
-def test_the_pages_stay_few_and_short() -> None:
+def test_the_pages_stay_few_and_short():
     """Long tables belong in docs/tables, internals in docstrings. The glossary, which is generated, does not count."""
     pages = sorted((ROOT / "docs").glob("*.md"))
     assert len(pages) <= 12
@@ -74,14 +74,8 @@ def test_the_pages_stay_few_and_short() -> None:
     assert words - sum(len(markdown(table).split()) for table in glossary().values()) <= 19_400
 
 
-def test_there_are_commands_to_check() -> None:
-    assert len(ALL) > 40
-
-
 @pytest.mark.parametrize(("page", "command"), ALL)
-def test_every_command_of_the_docs_has_flags_that_exist(
-    page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_every_command_of_the_docs_has_flags_that_exist(page, command, monkeypatch, tmp_path):
     """Parsing is real; the verb itself is replaced, so that nothing runs."""
     words = [word for word in shlex.split(command, comments=True)[1:] if word not in ("…", "...")]
     assert words[0] in VERBS, page
@@ -109,7 +103,7 @@ def test_every_command_of_the_docs_has_flags_that_exist(
     assert parsed
 
 
-def test_the_workflow_evaluates_checks_and_publishes_what_it_built() -> None:
+def test_the_workflow_evaluates_checks_and_publishes_what_it_built():
     content = yaml.safe_load(WORKFLOW.read_text("utf-8"))
     assert set(content[True]) == {"push", "workflow_dispatch"}  # YAML 1.1 reads the key `on` as true
     assert content["permissions"] == {"contents": "read", "pages": "write", "id-token": "write"}
@@ -126,14 +120,14 @@ def test_the_workflow_evaluates_checks_and_publishes_what_it_built() -> None:
 
 
 @pytest.mark.parametrize("command", RUNNABLE)
-def test_a_command_that_can_run_offline_runs(command: str, tmp_path: Path) -> None:
+def test_a_command_that_can_run_offline_runs(command, tmp_path):
     command_line = [sys.executable, "-m", "prb", *shlex.split(command)[1:]]
     done = subprocess.run(command_line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "evaluate.md"], ids=lambda page: page.name)
-def test_the_python_of_the_docs_runs(page: Path, tmp_path: Path) -> None:
+def test_the_python_of_the_docs_runs(page, tmp_path):
     code = "\n".join(blocks(page, "python"))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -153,7 +147,7 @@ def json_objects(page: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if json_objects(page)], ids=lambda page: page.name)
-def test_every_row_in_the_docs_loads(page: Path, tmp_path: Path) -> None:
+def test_every_row_in_the_docs_loads(page, tmp_path):
     tasks: dict[str, Any] = {"pairs": "chosen", "ratings": "rating"}
     rows = json_objects(page)
     for task, field in tasks.items():
@@ -165,12 +159,13 @@ def test_every_row_in_the_docs_loads(page: Path, tmp_path: Path) -> None:
         read_pool(str(path))
 
 
-def test_there_are_rows_to_check() -> None:
+def test_there_are_commands_and_rows_to_check():
+    assert len(ALL) > 40
     assert {"README.md", "data.md", "downstream.md"} <= {page.name for page in PAGES if json_objects(page)}
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
-def test_links_lead_to_files_that_exist(page: Path) -> None:
+def test_links_lead_to_files_that_exist(page):
     links = re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text("utf-8"))
     assert not [link for link, _ in links if not (page.parent / link).exists()]
     sections = [(page.parent / link if link else page, section) for link, section in links if section]
@@ -183,7 +178,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_annotated_tree_is_the_real_one() -> None:
+def test_the_annotated_tree_is_the_real_one():
     tree = re.search(r"^```\nsrc/prb/\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M | re.S)
     assert tree
     listed = set(re.findall(r"\b([a-z_0-9]+)\.py\b", tree[1])) | set(re.findall(r"\b([a-z_]+)/", tree[1]))
@@ -192,25 +187,20 @@ def test_the_annotated_tree_is_the_real_one() -> None:
     assert not modules - listed, "not in the tree"
 
 
-def test_the_datasheet_of_mirror_has_the_hashes_of_its_rows() -> None:
-    figures = describe("mirror")
+def test_the_datasheet_of_mirror_has_the_hashes_of_its_rows_and_the_score_of_a_coin_on_hard():
+    figures, index = describe("mirror"), load("mirror", split="hard").index
     page = (ROOT / "docs" / "mirror.md").read_text("utf-8")
     table = re.findall(r"^\| `(\w+)` \|.*\| `([0-9a-f]{64})` \|$", page, re.M)
     assert dict(table) == figures["fingerprints"]
     assert f"(the `fingerprint` of every run on `mirror`): `{figures['fingerprint']}`" in page
-
-
-def test_the_datasheet_of_mirror_has_the_score_of_a_coin_on_hard() -> None:
-    index = load("mirror", split="hard").index
     counted = sum(tier != NO_EVIDENCE for tier in index.tiers)
-    page = (ROOT / "docs" / "mirror.md").read_text("utf-8")
     assert f"Over the {counted} rows that count, a coin scores {100 * index.chance:.1f} %." in page
 
 
 TOLD = ("tables/correlation.md", "downstream.md")
 
 
-def test_what_the_study_says_of_families_follows_from_its_table() -> None:
+def test_what_the_study_says_of_families_follows_from_its_table():
     """docs/correlation.csv has the scores of every model on every cluster; the sentences that decide are those of
     `prb correlate`."""
     constructed = ("noisy *", "wrong *", "random*", "length", "shortest", "constant", "bt on *")
@@ -234,7 +224,7 @@ def test_what_the_study_says_of_families_follows_from_its_table() -> None:
     assert f"{number(left.value, 2)} ({p_equals(left.p)})" in page
 
 
-def test_the_glossary_is_what_conditions_and_metrics_say_of_themselves() -> None:
+def test_the_glossary_is_what_conditions_and_metrics_say_of_themselves():
     """`python -c "from tests.test_docs import write_glossary; write_glossary()"` writes it anew."""
     page = ROOT / "docs" / "statistics.md"
     assert page.read_text("utf-8") == with_glossary(page.read_text("utf-8"))
@@ -270,7 +260,7 @@ def write_glossary() -> None:
     page.write_text(with_glossary(page.read_text("utf-8")), "utf-8")
 
 
-def test_the_readme_has_the_numbers_of_the_table_that_make_demo_prints(tmp_path: Path) -> None:
+def test_the_readme_has_the_numbers_of_the_table_that_make_demo_prints(tmp_path):
     """Models at exactly 50 by construction are left out of the run: they do not count in Holm's correction either."""
     settings = EvaluateConfig(model=("lexical", "embedding", PERSONAL, READER), out=tmp_path / "run")
     summary = Summary.read(evaluate(settings).summary)

@@ -61,7 +61,7 @@ MISSING = (
 )
 
 
-def test_a_missing_extra_is_named_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_extra_is_named_in_one_line(tmp_path):
     cases = []
     for n, (words, modules, _) in enumerate(MISSING):
         weights = tmp_path / str(n) / "weights"
@@ -129,9 +129,7 @@ BON = "bon --dataset rows.jsonl --n 2 --max-tokens 4 --model length --limit 2 --
     ],
     ids=lambda value: value[:60],
 )
-def test_each_optional_dependency_works_in_a_process_of_its_own(
-    module: str, words: str, output: str, tmp_path: Path
-) -> None:
+def test_each_optional_dependency_works_in_a_process_of_its_own(module, words, output, tmp_path):
     pytest.importorskip(module)
     write_rows(tmp_path)
     if "tiny.gguf" in words:
@@ -148,7 +146,7 @@ def test_each_optional_dependency_works_in_a_process_of_its_own(
     assert done.returncode == {"is not in the local cache": 2, "cannot be reached": 1}.get(output, 0)
 
 
-def test_the_readme_lists_every_extra_once_and_all_has_them_all() -> None:
+def test_the_readme_lists_every_extra_once_and_all_has_them_all():
     root = Path(__file__).parents[1]
     extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     table = re.findall(r"^\| (`[a-z`, ]+`) \|", (root / "README.md").read_text("utf-8"), re.M)
@@ -186,7 +184,7 @@ def needed(project: dict[str, Any], extras: Sequence[str]) -> dict[str, list[Req
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions of Python need a few packages more or less")
-def test_constraints_name_every_package_of_development_exactly() -> None:
+def test_constraints_name_every_package_of_development_exactly():
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     try:

@@ -26,7 +26,7 @@ def own_memory() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_results_are_as_expected(name: str) -> None:
+def test_results_are_as_expected(name):
     found = differences(load(name), rounded(produce(name)))
     shown = list(islice(found, SHOWN))
     more = sum(1 for _ in found)
@@ -34,11 +34,11 @@ def test_results_are_as_expected(name: str) -> None:
     assert not shown, f"{name} differs from {(EXPECTED / name).with_suffix('.json')}:\n" + "\n".join(lines)
 
 
-def test_every_expected_file_belongs_to_a_case() -> None:
+def test_every_expected_file_belongs_to_a_case():
     assert {path.stem for path in EXPECTED.iterdir()} == set(ALL)
 
 
-def test_a_difference_names_its_path_and_both_values() -> None:
+def test_a_difference_names_its_path_and_both_values():
     expected = {"results": [{"n": 1, "model": "a"}, {"n": 2}], "old": None}
     actual = {"results": [{"n": 1, "model": "b"}, {"n": 3}], "new": True}
     assert list(differences(expected, actual)) == [
@@ -49,6 +49,6 @@ def test_a_difference_names_its_path_and_both_values() -> None:
     ]
 
 
-def test_only_the_last_digits_of_a_number_may_differ() -> None:
+def test_only_the_last_digits_of_a_number_may_differ():
     assert list(differences([1.0, 0.0, 5], [1.0 + 1e-9, 1e-9, 5.0])) == []
     assert list(differences([1.0, True], [1.0001, 1])) == ["$[0]: 1.0001, expected 1.0", "$[1]: 1, expected true"]

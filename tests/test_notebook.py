@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import nbformat
-import pytest
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "evaluate.ipynb"
 
 
-def test_the_example_notebook_runs_and_shows_progress_and_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_notebook_runs_and_shows_progress_and_table(tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     place = {"metadata": {"path": str(tmp_path)}}

@@ -19,7 +19,7 @@ WRITE = "open(__import__('sys').argv[1], 'w')"
 
 
 @pytest.mark.parametrize("how", ["here", "in a process"])
-def test_a_test_that_writes_outside_is_refused_and_recorded(how: str) -> None:
+def test_a_test_that_writes_outside_is_refused_and_recorded(how):
     place = Path("/var/prb-was-here")
     if how == "here":
         with pytest.raises(RuntimeError, match="changed outside of the clone: open /var/prb-was-here"):
@@ -32,7 +32,7 @@ def test_a_test_that_writes_outside_is_refused_and_recorded(how: str) -> None:
     assert not place.exists()
 
 
-def test_the_users_own_folder_is_not_even_read() -> None:
+def test_the_users_own_folder_is_not_even_read():
     _, _, private, _ = os.environ["PRB_TEST_GUARD"].split("\n")
     for home in filter(None, private.split(os.pathsep)):
         with pytest.raises(RuntimeError, match="read outside of the clone"):
@@ -41,16 +41,14 @@ def test_the_users_own_folder_is_not_even_read() -> None:
         OUTSIDE.unlink()
 
 
-def test_home_and_caches_are_folders_of_this_test_run() -> None:
+def test_home_and_caches_are_folders_of_this_test_run():
     for name in ("HOME", "PRB_CACHE", "XDG_RUNTIME_DIR"):
         assert Path(os.environ[name]).is_relative_to(tempfile.gettempdir())
     assert Path.home() == Path(os.environ["HOME"])
     assert ROOT not in Path.home().parents
 
 
-def test_a_lock_that_links_to_a_users_file_does_not_empty_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lock_that_links_to_a_users_file_does_not_empty_it(tmp_path, capsys):
     diary, data, folder = tmp_path / "diary.txt", tmp_path / "rows.jsonl", tmp_path / "run"
     diary.write_text("dear diary")
     data.write_text("".join(f"{json.dumps(make_row(n))}\n" for n in range(2)))

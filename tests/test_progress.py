@@ -23,7 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_lines_begin_with_what_is_to_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_begin_with_what_is_to_be_done(capsys):
     Lines().begin("scoring", total=10, done=4)
     Lines().begin("reading")
     captured = capsys.readouterr()
@@ -31,7 +31,7 @@ def test_lines_begin_with_what_is_to_be_done(capsys: pytest.CaptureFixture[str])
     assert captured.out == ""
 
 
-def test_lines_speak_only_now_and_then(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_speak_only_now_and_then(clock, capsys):
     lines = Lines(every=10)
     lines.begin("scoring", total=9)
     capsys.readouterr()
@@ -41,7 +41,7 @@ def test_lines_speak_only_now_and_then(clock: Clock, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "scoring: 2 of 9\n" * 2
 
 
-def test_a_bar_keeps_stdout_clean_and_prints_notes_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_keeps_stdout_clean_and_prints_notes_as_they_are(capsys):
     bar = Bar()
     bar.advance()
     bar.begin("scoring", total=3)
@@ -57,15 +57,13 @@ def test_a_bar_keeps_stdout_clean_and_prints_notes_as_they_are(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("quiet", "terminal", "kind"), [(True, True, "Silent"), (False, False, "Lines"), (False, True, "Bar")]
 )
-def test_the_kind_of_progress_follows_the_terminal(
-    quiet: bool, terminal: bool, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kind_of_progress_follows_the_terminal(quiet, terminal, kind, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     with watch(quiet) as shown:
         assert type(shown).__name__ == kind
 
 
-def test_a_bar_is_taken_down_when_the_work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_is_taken_down_when_the_work_fails(monkeypatch):
     stopped: list[Bar] = []
 
     def stop(self: Bar) -> None:
@@ -78,7 +76,7 @@ def test_a_bar_is_taken_down_when_the_work_fails(monkeypatch: pytest.MonkeyPatch
     assert len(stopped) == 1
 
 
-def test_a_tally_shows_failures_and_cost_once_there_are_some(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tally_shows_failures_and_cost_once_there_are_some(clock, capsys):
     lines = Lines(every=1)
     lines.begin("judge", total=9)
     tally = Tally(lines)

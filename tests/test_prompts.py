@@ -9,29 +9,29 @@ from prb.types import Post, Query
 POSTS = (Post("p1", "Food", "I like {aspects}."), Post("p2", "", "Rain again."))
 
 
-def test_each_slot_is_filled_once() -> None:
+def test_each_slot_is_filled_once():
     assert fill("{a} and {b}, {a}", a="{b}", b="{a}") == "{b} and {a}, {b}"
 
 
-def test_braces_that_are_no_slot_stay() -> None:
+def test_braces_that_are_no_slot_stay():
     assert fill('{"score": {n}} { x } {}', n="1") == '{"score": 1} { x } {}'
 
 
-def test_a_slot_nobody_fills_is_an_error_and_not_a_blank() -> None:
+def test_a_slot_nobody_fills_is_an_error_and_not_a_blank():
     with pytest.raises(KeyError, match="aspects"):
         fill("{question} {aspects}", question="Why?")
 
 
-def test_an_unknown_prompt_brings_the_nearest_one() -> None:
+def test_an_unknown_prompt_brings_the_nearest_one():
     with pytest.raises(UnknownName, match=r"no prompt named 'questoin'; did you mean 'question'"):
         load("questoin")
 
 
-def test_a_bare_question_leaves_no_trace_of_posts_or_plan() -> None:
+def test_a_bare_question_leaves_no_trace_of_posts_or_plan():
     assert render(Query(question=" Tea or rain?\n")) == " Tea or rain?\n"
 
 
-def test_posts_come_first_then_the_plan_then_the_question() -> None:
+def test_posts_come_first_then_the_plan_then_the_question():
     text = render(Query(question="Tea or {posts}?", user="u1", posts=POSTS, plan=("brevity", "warmth")))
     parts = ["I like {aspects}.\n\nRain again.", "- brevity\n- warmth", "Tea or {posts}?"]
     places = [text.index(part) for part in parts]
@@ -39,7 +39,7 @@ def test_posts_come_first_then_the_plan_then_the_question() -> None:
     assert text.endswith("Question:\nTea or {posts}?")
 
 
-def test_the_user_and_the_ids_of_posts_are_not_shown() -> None:
+def test_the_user_and_the_ids_of_posts_are_not_shown():
     text = render(Query(question="Tea?", user="somebody", posts=POSTS))
     assert "somebody" not in text
     assert "p1" not in text

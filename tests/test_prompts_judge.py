@@ -50,9 +50,7 @@ def quoted(prompt: str, name: str) -> list[str]:
 @given(names, texts, texts, texts, st.lists(texts, max_size=3), st.lists(texts, max_size=2))
 @example("pairwise", "{answer_b}", "{answer_a}", "{answer_a}", ["{plan}"], ["{posts}"])
 @example("pairwise", "same", "same", "same", ["same"], ["same"])
-def test_any_text_stands_in_the_prompt_unchanged_and_once(
-    name: str, question: str, first: str, second: str, posts: list[str], plan: list[str]
-) -> None:
+def test_any_text_stands_in_the_prompt_unchanged_and_once(name, question, first, second, posts, plan):
     style = STYLES[name]
     query = Query(question=question, posts=tuple(Post("", "", p) for p in posts), plan=tuple(plan))
     shown = answers(style, first, second)
@@ -78,7 +76,7 @@ def test_any_text_stands_in_the_prompt_unchanged_and_once(
 
 
 @given(texts)
-def test_no_text_holds_its_own_end(text: str) -> None:
+def test_no_text_holds_its_own_end(text):
     opening, rest = quote("answer", text).split("\n", 1)
     ending = opening.replace("<<", "<<end of ")
     assert rest == f"{text}\n{ending}"
@@ -86,7 +84,7 @@ def test_no_text_holds_its_own_end(text: str) -> None:
     assert ending not in text
 
 
-def test_a_text_that_guesses_its_code_gets_another() -> None:
+def test_a_text_that_guesses_its_code_gets_another():
     code = quote("x", "abc").split()[1][:12]
     text = "abc"
     for _ in range(3):  # chase the code: each new text has a new one
@@ -95,12 +93,12 @@ def test_a_text_that_guesses_its_code_gets_another() -> None:
     assert len(code) == 12
 
 
-def test_texts_with_half_characters_can_be_quoted() -> None:
+def test_texts_with_half_characters_can_be_quoted():
     assert "\ud83d" in quote("answer", "\ud83d")
 
 
 @pytest.mark.parametrize("name", STYLES)
-def test_every_style_has_a_prompt_with_its_slots_and_the_form_it_reads(name: str) -> None:
+def test_every_style_has_a_prompt_with_its_slots_and_the_form_it_reads(name):
     style = STYLES[name]
     assert slots(load(style.prompt)) == style.slots
     prompt = judge_prompt(load(style.prompt), Query(question="Why?"), **answers(style, "This.", "That."))
@@ -112,6 +110,6 @@ def test_every_style_has_a_prompt_with_its_slots_and_the_form_it_reads(name: str
 
 
 @pytest.mark.parametrize("name", ["plan_aspects", "plan_checklist"])
-def test_planner_prompts_are_filled_completely(name: str) -> None:
+def test_planner_prompts_are_filled_completely(name):
     prompt = with_material(load(name), **dict.fromkeys(slots(load(name)), "{x}"))
     assert re.findall(r"\{(\w+)\}", prompt) == ["x"] * len(re.findall(r"\{\w+\}", load(name)))

@@ -62,7 +62,7 @@ def tools() -> Registry[Tool]:
         ("a?&x=1&", "a", {"x": "1"}),
     ],
 )
-def test_a_spec_is_a_name_with_options(text: str, name: str, options: dict[str, str]) -> None:
+def test_a_spec_is_a_name_with_options(text, name, options):
     assert Spec.parse(text) == Spec(name, options)
 
 
@@ -77,7 +77,7 @@ VALUES = st.recursive(
 
 
 @given(st.text(min_size=1).filter(lambda name: "?" not in name), st.dictionaries(KEYS, VALUES))
-def test_a_spec_survives_the_way_through_text(name: str, options: dict[str, str]) -> None:
+def test_a_spec_survives_the_way_through_text(name, options):
     assert Spec.parse(str(Spec(name, options))) == Spec(name, options)
 
 
@@ -93,13 +93,13 @@ def test_a_spec_survives_the_way_through_text(name: str, options: dict[str, str]
         ("a?x=b)", "'x=b)' has a parenthesis without its other half"),
     ],
 )
-def test_a_spec_that_cannot_be_read_says_why(text: str, what: str) -> None:
+def test_a_spec_that_cannot_be_read_says_why(text, what):
     with pytest.raises(BadSpec) as caught:
         Spec.parse(text)
     assert str(caught.value).startswith(what)
 
 
-def test_options_take_the_types_of_the_factory() -> None:
+def test_options_take_the_types_of_the_factory():
     made = tools().make("hammer?size=3&weight=2&steel=true&path=a/b&grip=rubber&label=7")
     assert made.settings == {
         "size": 3,
@@ -120,20 +120,7 @@ def test_options_take_the_types_of_the_factory() -> None:
         ("hammer?size=1&weight=x", "tool 'hammer': weight='x': Input should be a valid number"),
         ("hammer?size=1&steel=maybe", "tool 'hammer': steel='maybe': Input should be a valid boolean"),
         ("hammer?size=1&grip=glass", "tool 'hammer': grip='glass': Input should be 'wood' or 'rubber'"),
-        ("hammer", "tool 'hammer' needs size=…"),
         ("hammer?grip=wood", "tool 'hammer' needs size=…"),
-    ],
-)
-def test_a_wrong_or_missing_option_is_named(text: str, what: str) -> None:
-    for use in (tools().make, lambda text: tools().check(Spec.parse(text))):
-        with pytest.raises(BadSpec) as caught:
-            use(text)
-        assert str(caught.value).startswith(what)
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
         ("hamer?size=1", "no tool named 'hamer'; did you mean 'hammer'?"),
         ("zzzz", "no tool named 'zzzz'; there are: hammer, rope"),
         ("hammer?siz=1", "no option of tool 'hammer' named 'siz'; did you mean 'size'?"),
@@ -141,11 +128,11 @@ def test_a_wrong_or_missing_option_is_named(text: str, what: str) -> None:
         ("rope?x=1", "no option of tool 'rope' named 'x'; it takes none"),
     ],
 )
-def test_an_unknown_name_brings_the_nearest_or_all(text: str, what: str) -> None:
+def test_a_wrong_name_or_option_is_named_with_the_nearest_or_all_before_anything_is_built(text, what):
     for use in (tools().make, lambda text: tools().check(Spec.parse(text))):
-        with pytest.raises(UnknownName) as caught:
+        with pytest.raises(BadInput) as caught:
             use(text)
-        assert str(caught.value) == what
+        assert str(caught.value).startswith(what)
 
 
 @dataclass(frozen=True)
@@ -154,7 +141,7 @@ class Finish:
     colour: str = "oak"
 
 
-def test_settings_that_come_as_a_dataclass_are_options_like_any_other() -> None:
+def test_settings_that_come_as_a_dataclass_are_options_like_any_other():
     made = tools()
 
     @made.register("chair")
@@ -170,14 +157,14 @@ def test_settings_that_come_as_a_dataclass_are_options_like_any_other() -> None:
         made.make("chair?legs=4&color=red")
 
 
-def test_a_summary_is_the_first_line_and_options_show_their_defaults() -> None:
+def test_a_summary_is_the_first_line_and_options_show_their_defaults():
     made = tools()
     assert made.summary("hammer") == "Drives nails."
     assert made.options("hammer")[:3] == ["size", "weight=1.5", "steel=False"]
     assert made.options("rope") == []
 
 
-def test_two_things_cannot_share_a_name() -> None:
+def test_two_things_cannot_share_a_name():
     made = tools()
     with pytest.raises(BadSpec, match=r"two tools are named 'rope'"):
         made.register("rope")(lambda: Tool({}))
@@ -198,7 +185,7 @@ def exits() -> Any:
     raise SystemExit(3)
 
 
-def unannotated(x: "Nowhere") -> Tool:  # type: ignore[name-defined]  # noqa: F821, UP037
+def unannotated(x: "Nowhere") -> Tool:  # noqa: F821, UP037
     return Tool({})
 
 
@@ -211,9 +198,7 @@ def unannotated(x: "Nowhere") -> Tool:  # type: ignore[name-defined]  # noqa: F8
         (lambda: 5, "TypeError"),
     ],
 )
-def test_a_broken_package_harms_no_other_name(
-    load: Callable[[], Any], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_package_harms_no_other_name(load, why, monkeypatch):
     points = [Point("saw", load), Point("drill", lambda: lambda: Tool({"drill": 1}))]
     monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
     made = tools()
@@ -246,7 +231,7 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path / "mine.py"
 
 
-def test_a_name_may_be_a_class_in_a_file(mine: Path) -> None:
+def test_a_name_may_be_a_class_in_a_file(mine):
     made: Any = tools().make(f"{mine}:Shortest?weight=2")
     assert made.weight == 2.0
     mine.write_text(MINE.replace("weight: float = 1.0", "weight=1.0"), "utf-8")
@@ -256,7 +241,7 @@ def test_a_name_may_be_a_class_in_a_file(mine: Path) -> None:
     assert ready.weight == 3.0
 
 
-def test_the_fingerprint_of_a_model_from_a_file_follows_the_file(mine: Path) -> None:
+def test_the_fingerprint_of_a_model_from_a_file_follows_the_file(mine):
     first: Any = tools().make(f"{mine}:Shortest")
     assert first.fingerprint.startswith("shortest-1-")
     mine.write_text(MINE + "# another line", "utf-8")
@@ -274,7 +259,7 @@ def test_the_fingerprint_of_a_model_from_a_file_follows_the_file(mine: Path) -> 
         ("FOLDER/broken.py:Shortest", "broken.py cannot be used: ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line(spec: str, says: str, mine: Path) -> None:
+def test_a_file_that_cannot_be_used_is_one_line(spec, says, mine):
     (mine.parent / "broken.py").write_text("1 / 0", "utf-8")
     with pytest.raises(BadInput, match=re.escape(says)):
         tools().make(spec.replace("FOLDER", str(mine.parent)))

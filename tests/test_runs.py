@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,17 +38,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "first"
 
 
-def written(folder: Path, n: int = 3) -> bytes:
+def written(folder: Path) -> bytes:
     with RunFolder(folder, CONFIGURED):
-        write_lines(folder / REPLIES, [{"pair": f"r{k}"} for k in range(1, n + 1)])
+        write_lines(folder / REPLIES, [{"pair": "r1"}, {"pair": "r2"}])
     return (folder / REPLIES).read_bytes()
 
 
-def ids(rows: Iterator[dict[str, object]]) -> list[object]:
-    return [row["pair"] for row in rows]
+def refused(folder: Path, error: type[BadInput], why: str, identity: Mapping[str, Any] = CONFIGURED) -> str:
+    with pytest.raises(error, match=why) as caught, RunFolder(folder, identity):
+        pass
+    return str(caught.value)
 
 
-def test_a_second_process_is_kept_out_and_let_in_later(folder: Path) -> None:
+def test_a_second_process_is_kept_out_and_let_in_later(folder):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -55,11 +58,7 @@ def test_a_second_process_is_kept_out_and_let_in_later(folder: Path) -> None:
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == "locked\n"
-        with (
-            pytest.raises(RunConflict, match=r"first is being written by another process"),
-            RunFolder(folder, {"seed": 0}),
-        ):
-            pass
+        refused(folder, RunConflict, "first is being written by another process", {"seed": 0})
         assert (folder / CONFIG).exists()
     finally:
         holder.communicate("done\n")
@@ -68,7 +67,7 @@ def test_a_second_process_is_kept_out_and_let_in_later(folder: Path) -> None:
         assert not (folder / REPLIES).exists()
 
 
-def test_a_fresh_run_forgets_the_one_before_and_leaves_what_is_not_its_own(folder: Path) -> None:
+def test_a_fresh_run_forgets_the_one_before_and_leaves_what_is_not_its_own(folder):
     written(folder)
     (folder / "notes.txt").write_text("mine")
     (folder / "summary.json").write_text("{}")
@@ -79,45 +78,34 @@ def test_a_fresh_run_forgets_the_one_before_and_leaves_what_is_not_its_own(folde
     assert "models" not in read_identity(folder)
 
 
-def test_another_configuration_is_refused_with_every_key_that_differs(folder: Path) -> None:
+def test_another_configuration_is_refused_with_every_key_that_differs(folder):
     before = written(folder)
     other = {"dataset": "mirror", "seed": 1, "retrieval": {"k": 10, "ranker": "recency"}, "limit": 5}
-    with pytest.raises(RunConflict) as caught, RunFolder(folder, other):
-        pass
-    told = str(caught.value).splitlines()
-    assert told[0] == f"{folder} was made with other settings; choose another --out or change these back:"
-    assert [line.strip() for line in told[1:]] == [
-        "seed: 0 → 1",
-        'retrieval.ranker: "bm25" → "recency"',
-        "limit: null → 5",
+    assert refused(folder, RunConflict, "", other).splitlines() == [
+        f"{folder} was made with other settings; choose another --out or change these back:",
+        "  seed: 0 → 1",
+        '  retrieval.ranker: "bm25" → "recency"',
+        "  limit: null → 5",
     ]
     assert (folder / REPLIES).read_bytes() == before
     assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
-def test_a_folder_that_is_no_run_is_left_alone(folder: Path) -> None:
+def test_a_folder_that_is_no_run_is_left_alone(folder):
     folder.mkdir(parents=True)
     (folder / "thesis.txt").write_text("precious")
-    with (
-        pytest.raises(RunConflict, match=r"exists and is not a run; choose another --out"),
-        RunFolder(folder, CONFIGURED),
-    ):
-        pass
+    refused(folder, RunConflict, "exists and is not a run; choose another --out")
     assert [entry.name for entry in folder.iterdir()] == ["thesis.txt"]
 
 
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "file").write_text("precious")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with (
-            pytest.raises(BadInput, match=r"cannot be a run folder"),
-            RunFolder(folder, CONFIGURED),
-        ):
-            pass
+        refused(folder, BadInput, "cannot be a run folder")
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
+def test_a_model_that_changed_under_its_name_is_refused(folder):
     with RunFolder(folder, CONFIGURED) as run:
         run.confirm_model("embedding", "wordllama-1")
         run.confirm_model("embedding", "wordllama-1")
@@ -131,25 +119,21 @@ def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
     assert read_json(folder / CONFIG)["models"] == {"embedding": "wordllama-1", "lexical": "v1"}
 
 
-def test_a_run_that_fails_before_its_first_outcome_leaves_no_trace(folder: Path) -> None:
-    with pytest.raises(ValueError, match="bad"), RunFolder(folder, CONFIGURED):
-        raise ValueError("bad input")
-    assert not folder.exists()
-
-
-def test_a_run_that_fails_after_its_first_outcome_is_kept(folder: Path) -> None:
-    def fail() -> None:
+def test_a_run_that_fails_is_kept_from_its_first_reply_on_and_leaves_no_trace_before(folder):
+    def fail(*rows: object) -> None:
         with RunFolder(folder, CONFIGURED):
-            write_lines(folder / REPLIES, [{"pair": "r1"}])
+            write_lines(folder / REPLIES, rows)
             raise ValueError("bad luck")
 
-    with pytest.raises(ValueError, match="bad"):
-        fail()
-    assert ids(read_lines(folder / REPLIES)) == ["r1"]
+    for rows in ((), ({"pair": "r1"},)):
+        with pytest.raises(ValueError, match="bad luck"):
+            fail(*rows)
+        assert folder.exists() == bool(rows)
+    assert list(read_lines(folder / REPLIES)) == [{"pair": "r1"}]
     assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
-def test_a_missing_or_broken_json_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_broken_json_file_is_named(tmp_path):
     with pytest.raises(BadInput, match=r"x.json does not exist"):
         read_json(tmp_path / "x.json")
     (tmp_path / "x.json").write_text("{")
@@ -157,7 +141,7 @@ def test_a_missing_or_broken_json_file_is_named(tmp_path: Path) -> None:
         read_json(tmp_path / "x.json")
 
 
-def test_a_draft_takes_the_place_of_a_file_or_a_folder_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_draft_takes_the_place_of_a_file_or_a_folder_when_it_is_whole(tmp_path):
     for place in (tmp_path / "file", tmp_path / "folder"):
         for content in ("first", "second"):
             with draft(place) as part:
@@ -170,11 +154,7 @@ def test_a_draft_takes_the_place_of_a_file_or_a_folder_when_it_is_whole(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_folder_of_another_format_is_refused_by_its_version(folder: Path) -> None:
+def test_a_folder_of_another_format_is_refused_by_its_version(folder):
     written(folder)
     write_json(folder / CONFIG, {**CONFIGURED, "format": 7})
-    with (
-        pytest.raises(RunConflict, match="run format 7; this version of prb reads format 3"),
-        RunFolder(folder, CONFIGURED),
-    ):
-        pass
+    refused(folder, RunConflict, "run format 7; this version of prb reads format 3")

@@ -5,20 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from prb.types import (
-    Ask,
-    Comparer,
-    Duel,
-    Failure,
-    Query,
-    Reward,
-    Scorer,
-    Verdict,
-    visible,
-)
+from prb.types import Ask, Comparer, Duel, Failure, Query, Reward, Scorer, Verdict, visible
 
 
-def test_a_query_has_no_place_for_rubric_or_narrative() -> None:
+def test_a_query_has_no_place_for_rubric_or_narrative():
     assert {field.name for field in dataclasses.fields(Query)} == {
         "question",
         "user",
@@ -28,12 +18,12 @@ def test_a_query_has_no_place_for_rubric_or_narrative() -> None:
         "plan",
     }
     with pytest.raises(TypeError, match="unexpected keyword argument 'rubric'"):
-        Query(question="Tea?", rubric=("warmth",))  # type: ignore[call-arg]
+        Query(question="Tea?", rubric=("warmth",))
     with pytest.raises((AttributeError, TypeError)):
-        Query(question="Tea?").narrative = "x"  # type: ignore[attr-defined]
+        Query(question="Tea?").narrative = "x"
 
 
-def test_a_failure_reads_as_reason_and_detail() -> None:
+def test_a_failure_reads_as_reason_and_detail():
     assert str(Failure("no verdict")) == "no verdict"
     assert str(Failure("no verdict", "I cannot say.")) == "no verdict: I cannot say."
     for failure in (Failure("no verdict"), Failure("no verdict", "I said: no.")):
@@ -41,7 +31,7 @@ def test_a_failure_reads_as_reason_and_detail() -> None:
     assert (Failure.parse("x").kind, Failure.parse("x", "fatal").kind) == ("row", "fatal")
 
 
-def test_a_reward_is_a_number_that_knows_what_it_cost() -> None:
+def test_a_reward_is_a_number_that_knows_what_it_cost():
     reward = Reward(0.5, tokens=12, cut=1, cost=0.01, text="fine")
     assert reward == 0.5
     assert reward + 1 == 1.5
@@ -63,14 +53,14 @@ class OnlyCompares:
         return [Verdict(choice="tie") for _ in duels]
 
 
-def test_a_model_is_known_by_its_one_method() -> None:
+def test_a_model_is_known_by_its_one_method():
     assert isinstance(OnlyScores(), Scorer)
     assert not isinstance(OnlyScores(), Comparer)
     assert isinstance(OnlyCompares(), Comparer)
     assert not isinstance(OnlyCompares(), Scorer)
 
 
-def test_what_hides_reorders_or_commands_is_shown_by_its_code() -> None:
+def test_what_hides_reorders_or_commands_is_shown_by_its_code():
     assert visible("a\u202eb\u0007\x1b[2J\u200f") == "a⟨U+202E⟩b⟨U+0007⟩⟨U+001B⟩[2J⟨U+200F⟩"
     for text in ("plain", "two\nlines\tand a tab", "שלום مرحبا 你好 é 👩‍💻"):
         assert visible(text) == text

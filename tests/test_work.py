@@ -19,7 +19,7 @@ from prb.errors import BudgetUsedUp, RunConflict, Unreachable
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.progress import SILENT
-from prb.types import Ask, Choice, Duel, Failure, FailureKind, Post, Query, Reward, Turn
+from prb.types import Ask, Choice, Duel, Failure, Post, Query, Reward, Turn
 from prb.work import (
     OUT_OF_MEMORY,
     Breaker,
@@ -70,16 +70,16 @@ def run(
     """What each number's reply is, in a run that may have been begun before."""
     with Replies(path, cache, **options) as replies:
         asked = CalledModel.of("numbers", model, "score")
-        batches = list(ask_missing(plan(numbers), replies, asked, Breaker(3)))
+        batches = list(ask_missing(plan(numbers), replies, asked, Breaker()))
         assert [number for batch in batches for number in batch] == list(numbers)
         found = {number: replies[b"key %d" % number] for number in numbers}
-    return {number: reply.failure or reply.value for number, reply in found.items()}  # type: ignore[misc]
+    return {number: reply.failure or reply.value for number, reply in found.items()}
 
 
 EXPECTED = {n: 2.0 * n for n in range(10)}
 
 
-def test_every_call_gets_its_reply_and_equal_calls_are_made_once(tmp_path: Path) -> None:
+def test_every_call_gets_its_reply_and_equal_calls_are_made_once(tmp_path):
     model = Numbers()
     assert run(model, tmp_path / "r", [3, 1, 3, 3, 2, 1]) == {3: 6.0, 1: 2.0, 2: 4.0}
     assert model.batches == [[3, 1], [2]]
@@ -89,7 +89,7 @@ def test_every_call_gets_its_reply_and_equal_calls_are_made_once(tmp_path: Path)
 
 
 @pytest.mark.parametrize("workers", [2, 5])
-def test_several_workers_change_nothing_but_time(workers: int, tmp_path: Path) -> None:
+def test_several_workers_change_nothing_but_time(workers, tmp_path):
     together = threading.Barrier(2, timeout=30)
     first = [True] * 2
 
@@ -102,14 +102,14 @@ def test_several_workers_change_nothing_but_time(workers: int, tmp_path: Path) -
     assert run(Numbers(slow, workers), tmp_path / "r") == EXPECTED
 
 
-def test_results_come_in_order_and_an_error_reaches_the_caller() -> None:
+def test_results_come_in_order_and_an_error_reaches_the_caller():
     assert list(in_order(range(20), lambda n: n * n, 4)) == [(n, n * n) for n in range(20)]
     with pytest.raises(ZeroDivisionError):
         list(in_order([2, 1, 0], lambda n: 1 / n, 2))
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_file_cut_or_changed_anywhere_costs_calls_and_nothing_else(seed: int, tmp_path: Path) -> None:
+def test_a_file_cut_or_changed_anywhere_costs_calls_and_nothing_else(seed, tmp_path):
     path, rng = tmp_path / "r", random.Random(seed)
     run(Numbers(), path)
     content = bytearray(path.read_bytes())
@@ -140,9 +140,7 @@ def test_a_file_cut_or_changed_anywhere_costs_calls_and_nothing_else(seed: int, 
     ],
     ids=["deleted", "doubled", "reversed", "garbled", "of another shape", "not text", "torn"],
 )
-def test_a_deleted_doubled_or_garbled_line_costs_one_call_not_the_folder(
-    damage: Callable[[list[bytes]], list[bytes]], asked: int, tmp_path: Path
-) -> None:
+def test_a_deleted_doubled_or_garbled_line_costs_one_call_not_the_folder(damage, asked, tmp_path):
     run(Numbers(), tmp_path / "r")
     lines = (tmp_path / "r").read_bytes().splitlines(keepends=True)
     (tmp_path / "r").write_bytes(b"".join(damage(lines)))
@@ -151,7 +149,7 @@ def test_a_deleted_doubled_or_garbled_line_costs_one_call_not_the_folder(
     assert len(model.asked) == asked
 
 
-def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_lines_that_cannot_be_read_are_told(tmp_path):
     (tmp_path / "replies.jsonl").write_bytes(b'{"key": "00", "value": 1e999}\n{"key": "00"}\n{"value": 1}\n')
     notes = Notes()
     with open_replies(tmp_path, notes, cache=False) as replies:
@@ -160,7 +158,7 @@ def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "asked"), [("transient", [4]), ("row", []), ("unmeasured", [])])
-def test_a_failure_that_may_pass_is_owed_again(kind: FailureKind, asked: list[int], tmp_path: Path) -> None:
+def test_a_failure_that_may_pass_is_owed_again(kind, asked, tmp_path):
     failure = Failure("busy", prompt_tokens=3, cost=0.5, kind=kind)
     first = run(Numbers(lambda n: failure if n == 4 else Reward(n, tokens=2, cost=1.0)), tmp_path / "r")
     assert first[4] == "busy"
@@ -173,7 +171,7 @@ def test_a_failure_that_may_pass_is_owed_again(kind: FailureKind, asked: list[in
             assert (replies[b"key 4"].cost, replies[b"key 4"].tokens) == (1.5, 5)
 
 
-def test_a_model_that_cannot_be_reached_stops_the_run_and_keeps_what_was_answered(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_reached_stops_the_run_and_keeps_what_was_answered(tmp_path):
     lost = Failure("no connection", kind="fatal")
     with pytest.raises(Unreachable, match="no connection"):
         run(Numbers(lambda n: 2.0 * n if n < 4 else lost), tmp_path / "r")
@@ -182,7 +180,7 @@ def test_a_model_that_cannot_be_reached_stops_the_run_and_keeps_what_was_answere
     assert sorted(model.asked) == [4, 5, 6, 7, 8, 9]
 
 
-def test_a_used_up_budget_stops_the_run_and_keeps_what_was_answered(tmp_path: Path) -> None:
+def test_a_used_up_budget_stops_the_run_and_keeps_what_was_answered(tmp_path):
     with pytest.raises(BudgetUsedUp):
         run(Numbers(lambda n: 2.0 * n if n != 4 else Failure("budget", kind="budget")), tmp_path / "r")
     model = Numbers()
@@ -190,7 +188,7 @@ def test_a_used_up_budget_stops_the_run_and_keeps_what_was_answered(tmp_path: Pa
     assert sorted(model.asked) == [4, 6, 7, 8, 9]
 
 
-def test_a_slow_model_computes_a_batch_in_parts(tmp_path: Path) -> None:
+def test_a_slow_model_computes_a_batch_in_parts(tmp_path):
     model = Numbers()
     model.at_once = 1
     assert run(model, tmp_path / "r") == EXPECTED
@@ -198,7 +196,7 @@ def test_a_slow_model_computes_a_batch_in_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("remote", [True, False])
-def test_another_run_asks_nothing_that_was_paid_for(remote: bool, tmp_path: Path) -> None:
+def test_another_run_asks_nothing_that_was_paid_for(remote, tmp_path):
     cache = Cache(tmp_path / "cache.sqlite")
     paid = Numbers(lambda n: Reward(n, tokens=0 if remote else 7, cost=0.1), remote=remote)
     first = run(paid, tmp_path / "a", cache=cache)
@@ -210,7 +208,7 @@ def test_another_run_asks_nothing_that_was_paid_for(remote: bool, tmp_path: Path
     assert run(again, tmp_path / "c") == EXPECTED  # without the cache
 
 
-def test_failures_and_what_is_free_are_not_cached(tmp_path: Path) -> None:
+def test_failures_and_what_is_free_are_not_cached(tmp_path):
     cache = Cache(tmp_path / "cache.sqlite")
     run(Numbers(lambda n: Failure("odd", prompt_tokens=5) if n % 2 else 2.0 * n), tmp_path / "a", cache=cache)
     model = Numbers()
@@ -218,13 +216,13 @@ def test_failures_and_what_is_free_are_not_cached(tmp_path: Path) -> None:
     assert len(model.asked) == 10
 
 
-def test_objects_of_the_caller_with_one_fingerprint_do_not_answer_for_each_other() -> None:
+def test_objects_of_the_caller_with_one_fingerprint_do_not_answer_for_each_other():
     asks = [Ask(Query(question="q"), "a")]
     starts = [CalledModel.of(name, Numbers(), "score", from_caller=True).key_start() for name in ("mine", "yours")]
     assert calls_of(starts[0], asks)[0].key != calls_of(starts[1], asks)[0].key
 
 
-def test_what_a_reply_took_is_counted_once(tmp_path: Path) -> None:
+def test_what_a_reply_took_is_counted_once(tmp_path):
     with Replies(tmp_path / "r") as replies:
         replies.add({b"k": Reply(value=1.0, tokens=5, cost=0.5, text=["because"])})
         assert replies.take(b"k").cost == 0.5
@@ -232,12 +230,12 @@ def test_what_a_reply_took_is_counted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e101, -1e300])
-def test_a_number_that_cannot_be_computed_with_is_a_failure(value: float) -> None:
+def test_a_number_that_cannot_be_computed_with_is_a_failure(value):
     assert "number" in str(Reply.of(value).failure)
     assert Reply.of(Reward(value, cost=0.0)).value is None
 
 
-def test_a_failure_comes_back_from_its_reply_with_kind_and_cost() -> None:
+def test_a_failure_comes_back_from_its_reply_with_kind_and_cost():
     failure = Failure("refused", "says: no", prompt_tokens=7, completion_tokens=3, cost=0.5, kind="transient")
     again = Reply.of(failure).as_failure
     assert again is not None
@@ -260,12 +258,12 @@ queries = st.builds(
 
 
 @given(st.lists(st.tuples(queries, texts), min_size=2, max_size=2))
-def test_two_asks_have_one_key_exactly_if_they_are_equal(pair: list[tuple[Query, str]]) -> None:
+def test_two_asks_have_one_key_exactly_if_they_are_equal(pair):
     (a,), (b,) = (calls_of(key_start("model", "score"), [Ask(*ask)]) for ask in pair)
     assert (a.key == b.key) == (pair[0] == pair[1])
 
 
-def test_the_model_and_the_order_of_answers_belong_to_the_key() -> None:
+def test_the_model_and_the_order_of_answers_belong_to_the_key():
     query, start = Query(question="q"), key_start("model", "prefer")
     keys = {call.key for call in calls_of(start, [Duel(query, "a", "b"), Duel(query, "b", "a"), Duel(query, "ab", "")])}
     others = (key_start("another", "prefer"), key_start("model", "score"))
@@ -280,13 +278,11 @@ def data(write_jsonl: Write) -> Path:
     return write_jsonl(ROWS)
 
 
-def test_a_model_that_changed_is_never_reported_with_old_numbers(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_changed_is_never_reported_with_old_numbers(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def accuracy(score: Callable[[Ask], float], fingerprint: str, out: Path | None = None) -> tuple[float, Path]:
-        config = settings(data, out, condition=("none",), dataset=str(data))  # type: ignore[arg-type]
+        config = settings(data, out, condition=("none",), dataset=str(data))
         finished = evaluate(config, models={"mine": ScriptedScorer(score, fingerprint)}, progress=SILENT)
         return finished.summary["results"][0]["accuracy"]["value"], finished.folder
 
@@ -328,13 +324,13 @@ class Device:
 
 
 @pytest.mark.parametrize("error", [OutOfMemoryError, MemoryError])
-def test_halves_are_tried_when_nothing_of_the_failed_attempt_is_held(error: type[BaseException]) -> None:
+def test_halves_are_tried_when_nothing_of_the_failed_attempt_is_held(error):
     device = Device(3, error)
     assert halve_if_out_of_memory(device.compute, range(10)) == [item * 2 for item in range(10)]
     assert max(device.calls[1:]) == 5
 
 
-def test_what_does_not_fit_alone_is_a_failure_and_the_rest_is_not() -> None:
+def test_what_does_not_fit_alone_is_a_failure_and_the_rest_is_not():
     def compute(items: Sequence[int]) -> list[int]:
         if 7 in items:
             raise MemoryError

@@ -123,10 +123,6 @@ class Cache:
             raise PrbError(str(self.problem))
         return self._db
 
-    def close(self) -> None:
-        if self._db:
-            self._db.close()
-
 
 class Memo(Generic[V]):
     """Computes each distinct key once; failures are handed out but never kept.

@@ -52,7 +52,7 @@ def _not_boolean(value: Any) -> Any:
 
 def _not_empty(value: Any) -> Any:
     if value == "":  # `Path` would read it as the working folder
-        raise PydanticCustomError("string_too_short", "should not be empty")
+        raise PydanticCustomError("too_short", "should not be empty")
     return value
 
 
@@ -346,7 +346,6 @@ def read_config(path: Path, settings: type[Settings]) -> dict[str, Any]:
 MESSAGES = {
     "unexpected_keyword_argument": "there is no setting {name!r}",
     "missing": "{name} is required",
-    "missing_keyword_only_argument": "{name} is required",
     "int_parsing": "{name} must be a whole number, not {given!r}",
     "int_type": "{name} must be a whole number, not {given!r}",
     "float_parsing": "{name} must be a number, not {given!r}",
@@ -355,7 +354,6 @@ MESSAGES = {
     "less_than_equal": "{name} must be at most {le}, not {given}",
     "less_than": "{name} must be less than {lt}, not {given}",
     "literal_error": "{name} must be {expected}, not {given!r}",
-    "string_too_short": "{name} must not be empty",
     "too_short": "{name} must not be empty",
     "value_error": "{name}: {error}",
     "object_given": "{name} must be a spec, such as 'embedding'; objects and functions are given as {name}s=[…]",

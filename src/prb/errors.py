@@ -83,7 +83,7 @@ class Problem(NamedTuple):
         return f"{self.place}:{self.line}" if self.line else self.place
 
 
-def by_kind(problems: Sequence[Problem], shown: int | None = None, examples: int = 3) -> list[str]:
+def by_kind(problems: Sequence[Problem], shown: int | None = None) -> list[str]:
     """One line per kind of problem, with the first of its rows, how many there are and where some of them stand.
 
     Problems that differ only in quoted text and numbers are of one kind.
@@ -93,8 +93,8 @@ def by_kind(problems: Sequence[Problem], shown: int | None = None, examples: int
         kinds.setdefault((problem.level, re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "", problem.what)), []).append(problem)
     lines = []
     for first, *others in list(kinds.values())[:shown]:
-        places = [other.at for other in others[: examples - 1]]
-        more = ", …" if len(others) >= examples else ""
+        places = [other.at for other in others[:2]]
+        more = ", …" if len(others) > 2 else ""
         lines.append(f"{first} (and {len(others)} more: {', '.join(places)}{more})" if others else str(first))
     if shown is not None and len(kinds) > shown:
         lines.append(f"… and {len(kinds) - shown} more kinds of problems")

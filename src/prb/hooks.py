@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -101,7 +102,8 @@ class Tracker:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._credits: dict[str, list[float]] = {}
+        self._won: dict[str, float] = defaultdict(float)
+        self._answered: dict[str, int] = defaultdict(int)
         self._spent: dict[str, dict[str, float]] = {}
 
     def so_far(self, batch: Batch) -> dict[str, float]:
@@ -114,10 +116,9 @@ class Tracker:
             spent["cost"] += outcome.cost
             if outcome.credit is not None:
                 name = metric_name(batch.model, outcome.condition, "accuracy so far")
-                credit = self._credits.setdefault(name, [0.0, 0])
-                credit[0] += outcome.credit
-                credit[1] += 1
-                metrics[name] = credit[0] / credit[1]
+                self._won[name] += outcome.credit
+                self._answered[name] += 1
+                metrics[name] = self._won[name] / self._answered[name]
         self.rows += len({outcome.pair for outcome in batch.outcomes})
         metrics |= {metric_name(batch.model, name): value for name, value in spent.items()}
         return metrics | {metric_name(batch.model, "rows"): batch.done}

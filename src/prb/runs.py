@@ -236,13 +236,12 @@ class RunFolder:
         if self._fresh and path.exists():
             for name in (SUMMARY, USERS, OUTCOMES, *self._scratch, REPLIES, CONFIG):  # last what says it is a run
                 (self.folder / name).unlink(missing_ok=True)
-            write_json(path, {"format": FORMAT, **self.identity})
-        elif not path.exists():
-            if any(entry.name != LOCK for entry in self.folder.iterdir()):
-                raise RunConflict(f"{self.folder} exists and is not a run; choose another --out")
-            write_json(path, {"format": FORMAT, **self.identity})
-        else:
+        elif not path.exists() and any(entry.name != LOCK for entry in self.folder.iterdir()):
+            raise RunConflict(f"{self.folder} exists and is not a run; choose another --out")
+        if path.exists():
             self._compare(read_identity(self.folder))
+        else:
+            write_json(path, {"format": FORMAT, **self.identity})
 
     def _compare(self, content: dict[str, Any]) -> None:
         stored = {key: value for key, value in content.items() if key not in ("format", "models", "execution")}

@@ -305,14 +305,11 @@ class _Result(Struct, kw_only=True, omit_defaults=True):
     def read(cls, row: Mapping[str, Any]) -> Self:
         names = set(cls.__struct_fields__) - {"metrics"}
         result = msgspec.convert({key: row[key] for key in names & row.keys()} | {"metrics": {}}, cls)
-        result.metrics = {key: _value(value) for key, value in row.items() if key not in names}
+        for key, value in row.items():
+            if key not in names:
+                kind: Any = (Tested if "p" in value else Estimate) if isinstance(value, Mapping) else float | None
+                result.metrics[key] = msgspec.convert(value, kind)
         return result
-
-
-def _value(content: object) -> Value:
-    if isinstance(content, Mapping):
-        return msgspec.convert(content, Tested if "p" in content else Estimate)
-    return msgspec.convert(content, float | None)
 
 
 class PairResult(_Result, kw_only=True, omit_defaults=True):

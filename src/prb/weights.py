@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
@@ -289,25 +289,20 @@ def weights_hash(folder: Path) -> str:
     for name, weights in WEIGHTS.items():
         if weights.converts and folder == _for_transformers(name):
             return f"{name}-{weights.sha256[:16]}-{CONVERSION}"
-    digest = hashlib.sha256()
-    for path in sorted(_model_files(folder)):
-        digest.update(path.name.encode())
-        sha256 = hashlib.sha256(_essential(path)).hexdigest() if path.name in SETTINGS else file_sha256(path)
-        digest.update(bytes.fromhex(sha256))
-    return digest.hexdigest()[:16]
-
-
-def _model_files(folder: Path) -> Iterator[Path]:
-    """The files that transformers and peft read; not notes, logs and optimizer states that lie beside them."""
     tensors = {"model.safetensors", "adapter_model.safetensors"}
     with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):
         index = json.loads((folder / "model.safetensors.index.json").read_bytes())
         tensors = {str(name) for name in index["weight_map"].values()}
     code = any(b'"auto_map"' in (folder / name).read_bytes() for name in SETTINGS if (folder / name).is_file())
-    for path in folder.iterdir():
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        # what transformers and peft read; not notes, logs and optimizer states that lie beside it
         text = path.suffix in (".jinja", ".model") or path.name in (*SETTINGS, *WORDS)
         if path.is_file() and (text or path.name in tensors or (code and path.suffix == ".py")):
-            yield path
+            digest.update(path.name.encode())
+            sha256 = hashlib.sha256(_essential(path)).hexdigest() if path.name in SETTINGS else file_sha256(path)
+            digest.update(bytes.fromhex(sha256))
+    return digest.hexdigest()[:16]
 
 
 def _essential(path: Path) -> bytes:

@@ -201,9 +201,6 @@ class Replies:
         kept = self._by_key[key]
         return Reply(value=kept) if isinstance(kept, float) else kept
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._by_key
-
     def take(self, key: bytes) -> Reply:
         """The reply; if it is taken again, without what it took, so that nothing is counted twice."""
         reply = self[key]
@@ -379,10 +376,8 @@ def ask_missing(
 
     def ask(of_batch: tuple[T, list[Call]]) -> None:
         calls = of_batch[1]
-        size = called.at_once or len(calls)
-        while calls:
-            compute(calls[:size])
-            calls = calls[size:]
+        for part in chunks(calls, called.at_once or max(1, len(calls))):
+            compute(part)
 
     def compute(calls: Sequence[Call]) -> None:
         nonlocal lost_in_a_row
@@ -521,8 +516,7 @@ class Breaker:
     The verb passes the answers of each batch to `error`, keeps those that are not `unanswered`, and raises.
     """
 
-    def __init__(self, limit: int = MAX_FATAL) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
         self._fatal = 0
         self.tripped: Failure | None = None
         """The failure that reached the limit."""
@@ -532,7 +526,7 @@ class Breaker:
             self._fatal = 0
         elif answer.kind == "fatal":
             self._fatal += 1
-            if self._fatal >= self.limit:
+            if self._fatal >= MAX_FATAL:
                 self.tripped = answer
 
     def error(self, answers: Iterable[object], name: str) -> PrbError | None:
@@ -543,7 +537,7 @@ class Breaker:
             self.add(answer)
         if not self.tripped:
             return None
-        why = f"no answer in {self.limit} or more attempts in a row"
+        why = f"no answer in {MAX_FATAL} or more attempts in a row"
         return Unreachable(f"{name}: {self.tripped}; {why}; check key, model name and address; {RESUME}")
 
 
@@ -570,11 +564,11 @@ def refuse_failures(problems: Iterable[str | None], max_failed: float) -> None:
         raise TooManyFailures(f"too many failures (--max-failed {max_failed:g}):\n  " + "\n  ".join(lines))
 
 
-def count_reasons(failures: Mapping[str, int], shown: int = 3) -> str:
-    """The most frequent reasons with their counts."""
+def count_reasons(failures: Mapping[str, int]) -> str:
+    """The three most frequent reasons with their counts."""
     ordered = sorted(failures.items(), key=lambda entry: (-entry[1], entry[0]))
-    more = [f"{len(ordered) - shown} other reasons"] if len(ordered) > shown else []
-    return ", ".join([*(f"{count} × {reason}" for reason, count in ordered[:shown]), *more])
+    more = [f"{len(ordered) - 3} other reasons"] if len(ordered) > 3 else []
+    return ", ".join([*(f"{count} × {reason}" for reason, count in ordered[:3]), *more])
 
 
 # --- a model's call, checked ---

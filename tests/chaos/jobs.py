@@ -82,18 +82,14 @@ def built(data: Path, folder: Path) -> Any:
     return [(folder / name).read_bytes() for name in written]
 
 
-def trained_as(method: str, data: Path, folder: Path, engine: str = "local") -> Any:
+def trained(method: str, data: Path, folder: Path, engine: str = "local") -> Any:
+    if method != "light":
+        pytest.importorskip("torch", reason="needs the torch extra")
     rows = write(data / "train.jsonl", rows_of_twelve())
     return train(TrainConfig(method=method, dataset=str(rows), epochs=4, out=folder, engine=engine)).summary
 
 
-def light(data: Path, folder: Path, engine: str = "local") -> Any:
-    return trained_as("light", data, folder, engine)
-
-
-def bilinear(data: Path, folder: Path) -> Any:
-    pytest.importorskip("torch", reason="needs the torch extra")
-    return trained_as("bilinear", data, folder)
+light = partial(trained, "light")
 
 
 def audited(data: Path, folder: Path) -> Any:
@@ -119,7 +115,7 @@ JOBS: dict[str, Job] = {
     "bon": sampled,
     "build": built,
     "train": light,
-    "train, with torch": bilinear,
+    "train, with torch": partial(trained, "bilinear"),
     "ppo": optimized,
     "audit": audited,
 }

@@ -105,6 +105,3 @@ class File:
     def truncate(self, *size: int) -> Any:
         self._operations.happens()
         return self._file.truncate(*size)
-
-    def close(self) -> None:
-        self._file.close()

@@ -60,7 +60,7 @@ some_verbs = pytest.mark.parametrize("job", tuple(JOBS) if SHARE else ("evaluate
 
 
 @every_verb
-def test_killed_at_random_moments_a_job_ends_the_same(job: Undisturbed) -> None:
+def test_killed_at_random_moments_a_job_ends_the_same(job):
     draws, kills, longest = random.Random(job.verb), 0, job.seconds
     while kills < times(2, 20):
         running = start(job.verb, job.data, job.out)
@@ -79,7 +79,7 @@ def test_killed_at_random_moments_a_job_ends_the_same(job: Undisturbed) -> None:
 
 @some_verbs
 @pytest.mark.parametrize("fate", ["dies", "tears"])
-def test_dead_at_any_file_operation_a_job_ends_the_same(job: Undisturbed, fate: Any) -> None:
+def test_dead_at_any_file_operation_a_job_ends_the_same(job, fate):
     for at in some(operations(job), times(2, 10**6)):
         code, said = start(job.verb, job.data, job.out, at=at, fate=fate).wait()
         assert code == DEAD, (at, code, said)
@@ -88,7 +88,7 @@ def test_dead_at_any_file_operation_a_job_ends_the_same(job: Undisturbed, fate: 
 
 @every_verb
 @pytest.mark.parametrize("fate", ["fails", "full"])
-def test_a_file_operation_that_fails_is_one_line_and_the_job_is_resumed(job: Undisturbed, fate: Any) -> None:
+def test_a_file_operation_that_fails_is_one_line_and_the_job_is_resumed(job, fate):
     for at in some(operations(job), times(4, 10**6)):
         with pytest.MonkeyPatch.context() as patch:
             Operations(job.out, at, fate).install(patch)
@@ -103,7 +103,7 @@ def test_a_file_operation_that_fails_is_one_line_and_the_job_is_resumed(job: Und
 
 
 @some_verbs
-def test_a_signal_and_a_second_one_leave_no_traceback(job: Undisturbed) -> None:
+def test_a_signal_and_a_second_one_leave_no_traceback(job):
     draws = random.Random(job.verb)
     for n in range(times(2, 20)):
         running = start(job.verb, job.data, job.out)
@@ -122,7 +122,7 @@ def test_a_signal_and_a_second_one_leave_no_traceback(job: Undisturbed) -> None:
 
 
 @some_verbs
-def test_of_several_writers_at_once_one_writes_and_the_others_are_told(job: Undisturbed) -> None:
+def test_of_several_writers_at_once_one_writes_and_the_others_are_told(job):
     for _ in range(times(1, 20)):
         ends = [running.wait() for running in [start(job.verb, job.data, job.out) for _ in range(3)]]
         assert {code for code, _ in ends} <= {0, 2}, ends

@@ -17,19 +17,7 @@ from prb.models.judge import STYLES, PairwiseJudge
 from prb.types import RewardModel
 from tests.chaos.jobs import SHARE, some_rows
 from tests.llm.clients import endpoint
-from tests.llm.server import (
-    DRIPPING,
-    DROPPED,
-    GARBAGE,
-    HANG,
-    NO_CHOICES,
-    Reply,
-    Script,
-    Seen,
-    error,
-    says,
-    serve,
-)
+from tests.llm.server import DRIPPING, DROPPED, GARBAGE, HANG, NO_CHOICES, Reply, Script, Seen, error, says, serve
 from tests.runs import outcomes, settings
 
 pytestmark = pytest.mark.chaos
@@ -98,12 +86,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_trouble_that_passes_changes_no_verdict(kind: str, undisturbed: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_trouble_that_passes_changes_no_verdict(kind, undisturbed, tmp_path):
     assert judged(at_first(PASSING[kind]), tmp_path, "run") == undisturbed
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *LASTING])
-def test_trouble_that_stays_is_a_failure_and_never_a_verdict(kind: str, tmp_path: Path) -> None:
+def test_trouble_that_stays_is_a_failure_and_never_a_verdict(kind, tmp_path):
     trouble = {**PASSING, **LASTING}[kind]
     try:
         lines = judged(lambda _: trouble, tmp_path, "run")

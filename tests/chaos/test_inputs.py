@@ -7,7 +7,6 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -51,7 +50,7 @@ def mutated(content: bytes, draws: random.Random) -> bytes:
     return content.replace(b"\n", b" ")
 
 
-def test_a_mutated_row_is_read_as_it_is_or_refused_by_its_line(tmp_path: Path) -> None:
+def test_a_mutated_row_is_read_as_it_is_or_refused_by_its_line(tmp_path):
     sound = [make_row(n, context=[{"role": "user", "text": "Hi"}] * (n % 2)) for n in range(ROWS_PER_FILE)]
     for seed in range(times(400, 100_000) // ROWS_PER_FILE):
         draws, path = random.Random(seed), tmp_path / "rows.jsonl"
@@ -80,7 +79,7 @@ def listed(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name, style in STYLES.items() if style.kind != "checklist"])
-def test_a_mutated_reply_has_a_verdict_or_none_whichever_answer_it_names(name: str) -> None:
+def test_a_mutated_reply_has_a_verdict_or_none_whichever_answer_it_names(name):
     """A judge's words with A and B exchanged are the exchanged verdict: neither letter is a default."""
     style, exchanged = STYLES[name], {"first": "second", "second": "first"}
     for seed in range(times(100, 2_000)):
@@ -112,7 +111,7 @@ def exchange(text: str, keys: tuple[str, str] | None) -> str:
     return re.sub(pattern if keys else rf"(?<![^\W_])(?:{pattern})(?![^\W_])", lambda match: names[match[0]], text)
 
 
-def test_a_mutated_body_is_scored_as_it_is_or_refused_by_the_reward_server() -> None:
+def test_a_mutated_body_is_scored_as_it_is_or_refused_by_the_reward_server():
     pytest.importorskip("fastapi", reason="needs the serve extra")
     from tests.serving.test_app import Server
 
@@ -130,7 +129,7 @@ def test_a_mutated_body_is_scored_as_it_is_or_refused_by_the_reward_server() -> 
     Server(window=0.0).run(talk)
 
 
-def test_a_mutated_form_is_stored_as_it_is_or_refused_by_the_study(make: Any) -> None:
+def test_a_mutated_form_is_stored_as_it_is_or_refused_by_the_study(make):
     import sqlalchemy as sa
 
     from prb.study.database import REPLY

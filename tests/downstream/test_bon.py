@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain, cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 
 from prb.downstream.bon import BonConfig, best_of_n, check_failures
-from prb.errors import (
-    BadInput,
-    TooManyFailures,
-)
+from prb.errors import BadInput, TooManyFailures
 from prb.grading import Answered, Grades
-from prb.llm import Request
+from prb.llm import Request, ScriptedLLM
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.runs import Finished
 from prb.types import Ask, Duel, Failure, Verdict
@@ -27,7 +24,6 @@ from tests.runs import names, prefers, recording
 
 Write = Callable[..., Path]
 ROWS = [*make_twins(1), make_row(5), make_row(6), *make_twins(2)]
-FILES = ("samples", "scores", "grades")
 
 
 @pytest.fixture
@@ -43,6 +39,12 @@ def run(data: Path, out: Path, **changes: Any) -> Finished:
     return best_of_n(settings(data, out, **changes), **given)
 
 
+def tells(*words: str) -> ScriptedLLM:
+    """A policy that answers with these in turn."""
+    answers = cycle(words)
+    return policy(lambda _: next(answers))
+
+
 def result(done: Finished, model: str = "knows") -> dict[str, Any]:
     (found,) = [row for row in done.summary["results"] if row["model"] == model]
     return dict(found)
@@ -52,7 +54,7 @@ def values(points: list[dict[str, Any]]) -> list[float | None]:
     return [point["value"] for point in points]
 
 
-def test_a_run_holds_its_lines_and_its_summary(data: Path, tmp_path: Path) -> None:
+def test_a_run_holds_its_lines_and_its_summary(data, tmp_path):
     done = run(data, tmp_path / "run")
     files = [".lock", "config.json", "grades.jsonl", "replies.jsonl", "samples.jsonl", "scores.jsonl", "summary.json"]
     assert names(done.folder) == files
@@ -64,9 +66,8 @@ def test_a_run_holds_its_lines_and_its_summary(data: Path, tmp_path: Path) -> No
     assert len(set(done.summary["clusters"].values())) == done.summary["queries"]["clusters"] < 6  # twins are one
 
 
-def test_the_numbers_by_hand(write_jsonl: Write, tmp_path: Path) -> None:
-    told = iter(["once", "never", "soon", "often"])
-    llm = policy(lambda _: next(told))  # marks 1, 1/2, 0, 1/6
+def test_the_numbers_by_hand(write_jsonl, tmp_path):
+    llm = tells("once", "never", "soon", "often")  # marks 1, 1/2, 0, 1/6
     likes = {"once": 1.0, "never": 2.0, "soon": 2.0, "often": 0.0}
     own = {"mine": ScriptedScorer(lambda ask: likes[ask.answer])}
     done = run(write_jsonl([make_row(1)]), tmp_path / "run", model=("mine",), models=own, policy=llm)
@@ -84,7 +85,7 @@ def test_the_numbers_by_hand(write_jsonl: Write, tmp_path: Path) -> None:
     assert done.summary["kl_bound"] == pytest.approx([0, 0.1931472, 0.6362944])
 
 
-def test_intervals_are_clustered_and_differences_paired(data: Path, tmp_path: Path) -> None:
+def test_intervals_are_clustered_and_differences_paired(data, tmp_path):
     done = run(data, tmp_path / "run")
     assert done.summary["queries"] == {
         "rows": 6, "clusters": 4, "sampling_failed": 0, "grading_failed": 0, "used": 6, "failures": {},
@@ -102,7 +103,7 @@ def test_intervals_are_clustered_and_differences_paired(data: Path, tmp_path: Pa
     assert (contrast["test"], contrast["p"], contrast["p_holm"]) == ("sign-flip", 2 / 2**4, 2 / 2**4)
 
 
-def test_the_oracle_picks_by_grade_and_captures_all(data: Path, tmp_path: Path) -> None:
+def test_the_oracle_picks_by_grade_and_captures_all(data, tmp_path):
     own = {"oracle": ScriptedScorer(lambda ask: mark(ask.answer)), "even": ScriptedScorer(lambda _: 0.0)}
     done = run(data, tmp_path / "run", model=("oracle", "even"), models=own)
     assert values(result(done, "oracle")["curve"]) == values(done.summary["oracle"])
@@ -111,7 +112,7 @@ def test_the_oracle_picks_by_grade_and_captures_all(data: Path, tmp_path: Path) 
     assert values(result(done, "even")["headroom"])[1:] == pytest.approx([0, 0])
 
 
-def test_models_can_join_later_without_a_new_sample_or_grade(data: Path, tmp_path: Path) -> None:
+def test_models_can_join_later_without_a_new_sample_or_grade(data, tmp_path):
     whole = run(data, tmp_path / "whole")
     run(data, tmp_path / "grown", model=("knows",))
     idle, marks = policy(), Marks()
@@ -122,7 +123,7 @@ def test_models_can_join_later_without_a_new_sample_or_grade(data: Path, tmp_pat
         assert (grown.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
 
 
-def test_one_call_scores_all_answers_of_a_query(data: Path, tmp_path: Path) -> None:
+def test_one_call_scores_all_answers_of_a_query(data, tmp_path):
     calls: list[list[Ask]] = []
 
     class Watched(ScriptedScorer):
@@ -137,11 +138,8 @@ def test_one_call_scores_all_answers_of_a_query(data: Path, tmp_path: Path) -> N
     assert [len({ask.query for ask in call}) for call in calls] == [2, 2, 2]  # eight answers
 
 
-def test_equal_answers_are_scored_and_graded_once(data: Path, tmp_path: Path) -> None:
-    told = iter(["once", "soon", "once", "once"] * 6)
-    scorer, asked = recording(knows)
-    marks = Marks()
-    llm = policy(lambda _: next(told))
+def test_equal_answers_are_scored_and_graded_once(data, tmp_path):
+    (scorer, asked), marks, llm = recording(knows), Marks(), tells("once", "soon", "once", "once")
     done = run(data, tmp_path / "run", model=("w",), models={"w": scorer}, policy=llm, grader=marks)
     assert (len(asked), len(marks.asked)) == (2 * 6, 8)  # twins have a rubric in common
     assert [line["n"] for line in lines(done.folder, "grades")] == [0, 1] * 6
@@ -150,15 +148,15 @@ def test_equal_answers_are_scored_and_graded_once(data: Path, tmp_path: Path) ->
     assert values(done.summary["random"]) == pytest.approx([0.75] * 3)
 
 
-def test_comparers_rank_by_a_round_robin_in_both_orders(data: Path, tmp_path: Path) -> None:
+def test_comparers_rank_by_a_round_robin_in_both_orders(data, tmp_path):
     duels: list[Duel] = []
 
     def better(duel: Duel) -> bool:
         duels.append(duel)
         return mark(duel.first) > mark(duel.second)
 
-    told = iter(["once", "soon", "daily", "often"] * 6)
-    done = run(data, tmp_path / "run", model=("j",), models={"j": prefers(better)}, policy=policy(lambda _: next(told)))
+    llm = tells("once", "soon", "daily", "often")
+    done = run(data, tmp_path / "run", model=("j",), models={"j": prefers(better)}, policy=llm)
     assert len(duels) == 6 * 4 * 3
     assert len({(d.query.user, d.first, d.second) for d in duels}) == len(duels)
     assert [line["score"] for line in lines(done.folder, "scores")][:4] == pytest.approx([1, 0, 2 / 3, 1 / 3])
@@ -169,10 +167,10 @@ def picky(ask: Ask) -> float | Failure:
     return Failure("busy", "try later") if ask.answer.startswith("soon") else knows(ask)
 
 
-def test_a_query_with_a_failed_score_is_left_out_and_counted(data: Path, tmp_path: Path) -> None:
-    told = iter(["once", "soon", "daily", "often", *["once", "never", "daily", "often"] * 5])
+def test_a_query_with_a_failed_score_is_left_out_and_counted(data, tmp_path):
+    llm = tells("once", "soon", "daily", "often", *["once", "never", "daily", "often"] * 5)
     own = {"picky": ScriptedScorer(picky, "picky"), "knows": models()["knows"]}
-    done = run(data, tmp_path / "run", model=tuple(own), models=own, policy=policy(lambda _: next(told)))
+    done = run(data, tmp_path / "run", model=tuple(own), models=own, policy=llm)
     missing, whole = result(done, "picky"), result(done, "knows")
     assert [(p["n"], p["failed"]) for p in missing["curve"]] == [(5, 1)] * 3
     assert missing["failures"] == {"busy": 1}
@@ -186,7 +184,7 @@ def sometimes(request: Request) -> str | Failure:
     return Failure("timeout") if says(request).startswith("soon") else says(request)
 
 
-def test_a_query_with_a_failed_sample_is_in_no_curve(data: Path, tmp_path: Path) -> None:
+def test_a_query_with_a_failed_sample_is_in_no_curve(data, tmp_path):
     scorer, asked = recording(knows)
     marks = Marks()
     done = run(
@@ -206,7 +204,7 @@ def test_a_query_with_a_failed_sample_is_in_no_curve(data: Path, tmp_path: Path)
         check_failures(done.summary, 0.1)
 
 
-def test_one_fatal_verdict_of_a_comparer_is_one_failure(data: Path, tmp_path: Path) -> None:
+def test_one_fatal_verdict_of_a_comparer_is_one_failure(data, tmp_path):
     """It fails all answers of its round robin; those must not look like as many failures in a row."""
     first, wrong_key = Verdict(choice="first"), Failure("HTTP 401", "wrong key", kind="fatal")
     replies = chain([first] * 3, [wrong_key], repeat(first))
@@ -215,31 +213,35 @@ def test_one_fatal_verdict_of_a_comparer_is_one_failure(data: Path, tmp_path: Pa
     assert result(done, "judge")["failures"] == {"HTTP 401": 1}
 
 
-class Nonsense(Marks):
-    def _one(self, answered: Answered) -> Grades | Failure:
-        return Grades(aspects=(1.0,) * 9)
+class Graded(Marks):
+    """The same grades for every answer, or grades by its length."""
+
+    def __init__(self, *aspects: float) -> None:
+        super().__init__()
+        self._aspects = aspects
+
+    def _one(self, answered: Answered) -> Grades:
+        worth = min(2.0, len(answered.answer) / 99)
+        return Grades(aspects=self._aspects or tuple(worth for _ in answered.rubric))
 
 
 @pytest.mark.parametrize(
     ("changes", "used", "failures"),
     [
         ({"grader": Marks(fails_on="rarely")}, 2, {"no grades": 4}),
-        ({"grader": Nonsense()}, 0, {"no grades": 6}),
+        ({"grader": Graded(*[1.0] * 9)}, 0, {"no grades": 6}),
         ({"policy": policy(lambda _: "")}, 0, {"empty answer": 6}),
     ],
 )
-def test_queries_without_answers_or_grades_are_left_out_and_counted(
-    data: Path, tmp_path: Path, changes: dict[str, Any], used: int, failures: dict[str, int]
-) -> None:
+def test_queries_without_answers_or_grades_are_left_out_and_counted(data, tmp_path, changes, used, failures):
     done = run(data, tmp_path / "run", **changes)
     assert (done.summary["queries"]["used"], done.summary["queries"]["failures"]) == (used, failures)
-    assert [(point["n"], point["failed"]) for point in result(done)["curve"]] == [
-        (used, 0)
-    ] * 3  # not the model's fault
+    counts = [(point["n"], point["failed"]) for point in result(done)["curve"]]
+    assert counts == [(used, 0)] * 3  # not the model's fault
     assert (values(done.summary["oracle"]) == [None] * 3) == (not used)
 
 
-def test_only_rows_with_a_rubric_are_used(write_jsonl: Write, tmp_path: Path) -> None:
+def test_only_rows_with_a_rubric_are_used(write_jsonl, tmp_path):
     rows = [make_row(1, rubric_aspects=[]), make_row(2), make_row(3, rubric_aspects=[])]
     done = run(write_jsonl(rows), tmp_path / "run")
     assert {line["pair"] for line in lines(done.folder, "samples")} == {"r2"}
@@ -247,7 +249,7 @@ def test_only_rows_with_a_rubric_are_used(write_jsonl: Write, tmp_path: Path) ->
         run(write_jsonl(rows[:1], name="bare.jsonl"), tmp_path / "bare")
 
 
-def test_everybody_reads_the_same_query_and_nobody_the_rubric(data: Path, tmp_path: Path) -> None:
+def test_everybody_reads_the_same_query_and_nobody_the_rubric(data, tmp_path):
     from prb.prompts import render
 
     scorer, asked = recording(knows)
@@ -260,7 +262,7 @@ def test_everybody_reads_the_same_query_and_nobody_the_rubric(data: Path, tmp_pa
     assert {(a.rubric[0].aspect, a.narrative[-11:]) for a in marks.asked} == {("brevity", "on the bus.")}
 
 
-def test_conditions_are_those_of_evaluation(data: Path, tmp_path: Path) -> None:
+def test_conditions_are_those_of_evaluation(data, tmp_path):
     for condition, shown in (("none", False), ("profile", True), ("shuffled", True), ("plan", False)):
         scorer, asked = recording(knows)
         run(data, tmp_path / condition, model=("w",), models={"w": scorer}, condition=condition)
@@ -270,13 +272,13 @@ def test_conditions_are_those_of_evaluation(data: Path, tmp_path: Path) -> None:
         assert users == {None} if condition == "none" else len(users) > 1
 
 
-def test_personal_data_is_masked_for_what_sends_it_elsewhere(write_jsonl: Write, tmp_path: Path) -> None:
+def test_personal_data_is_masked_for_what_sends_it_elsewhere(write_jsonl, tmp_path):
     aspect = {"aspect": "mail x@example.com", "evidence": "", "reason": "asks y@example.com"}
     rows = [make_row(1, question="Write to z@example.com?", rubric_aspects=[aspect], narrative="I am w@example.com")]
     scorer, asked = recording(knows)
     for far in (False, True):
         llm, marks = policy(), Marks()
-        llm.remote = marks.remote = far  # type: ignore[misc]
+        llm.remote = marks.remote = far
         run(write_jsonl(rows), tmp_path / f"{far}", model=("w",), models={"w": scorer}, policy=llm, grader=marks)
         sent = [repr(llm.requests), repr(marks.asked)]
         assert ["@example.com" in text for text in sent] == [not far] * 2
@@ -284,20 +286,11 @@ def test_personal_data_is_masked_for_what_sends_it_elsewhere(write_jsonl: Write,
     assert all("z@example.com" in ask.query.question for ask in asked)  # the scorer stays on the machine
 
 
-def given_answers(write_jsonl: Write, rows: list[dict[str, Any]] = ROWS, name: str = "pool.jsonl") -> Path:
-    """Four candidates for each row."""
+def test_given_answers_are_scored_and_graded_like_samples(data, tmp_path, write_jsonl):
     texts = [f"{word} it is" for word in ("once", "never", "soon", "often")]
-    return write_jsonl([{"pair": row["id"], "answers": texts} for row in rows], name=name)
-
-
-def take(data: Path, out: Path, candidates: Path, **changes: Any) -> Finished:
-    return run(data, out, **{"policy": None, "candidates": str(candidates), **changes})
-
-
-def test_given_answers_are_scored_and_graded_like_samples(data: Path, tmp_path: Path, write_jsonl: Write) -> None:
-    told = iter(["once it is", "never it is", "soon it is", "often it is"] * len(ROWS))
-    sampled = run(data, tmp_path / "sampled", policy=policy(lambda _: next(told)))
-    taken = take(data, tmp_path / "taken", given_answers(write_jsonl))
+    pool = write_jsonl([{"pair": row["id"], "answers": texts} for row in ROWS], name="pool.jsonl")
+    sampled = run(data, tmp_path / "sampled", policy=tells(*texts))
+    taken = run(data, tmp_path / "taken", candidates=str(pool))
     assert [line["text"] for line in lines(taken.folder, "samples")] == [
         line["text"] for line in lines(sampled.folder, "samples")
     ]
@@ -307,25 +300,18 @@ def test_given_answers_are_scored_and_graded_like_samples(data: Path, tmp_path: 
     assert taken.summary["policy"]["fingerprint"]
 
 
-class Length(Marks):
-    """Grades real answers, by length."""
-
-    def _one(self, answered: Any) -> Any:
-        return Grades(aspects=tuple(min(2.0, len(answered.answer) / 99) for _ in answered.rubric))
-
-
 def alike(config: BonConfig, tmp_path: Path, patch: pytest.MonkeyPatch) -> Finished:
     """Two runs of a real policy, asked for all at once and one by one: they must draw the same answers."""
-    one = best_of_n(replace(config, out=tmp_path / "one"), grader=Length())
+    one = best_of_n(replace(config, out=tmp_path / "one"), grader=Graded())
     patch.setattr("prb.downstream.answers.AT_ONCE", 1)
     patch.setattr("prb.downstream.answers.REMOTE_AT_ONCE", 1)
-    two = best_of_n(replace(config, out=tmp_path / "two"), grader=Length())
+    two = best_of_n(replace(config, out=tmp_path / "two"), grader=Graded())
     assert (one.folder / "samples.jsonl").read_bytes() == (two.folder / "samples.jsonl").read_bytes()
     assert one.summary == two.summary
     return one
 
 
-def test_llamacpp_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llamacpp_is_a_policy(data, tmp_path, monkeypatch):
     pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
     from prb.weights import resolve_gguf
 
@@ -340,7 +326,7 @@ def test_llamacpp_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert done.summary["samples"]["truncated"] == 4
 
 
-def test_transformers_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_is_a_policy(data, tmp_path, monkeypatch):
     tiny = pytest.importorskip("tests.tiny")
     spec = f"transformers/{tiny.save(tmp_path / 'lm', 'llama')}"
     done = alike(
@@ -350,7 +336,7 @@ def test_transformers_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytes
     assert done.summary["samples"]["distinct_of_n"] == 3
 
 
-def test_an_endpoint_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_is_a_policy(data, tmp_path, monkeypatch):
     pytest.importorskip("httpx2", reason="needs the api extra")
     from tests.llm import server as http
 

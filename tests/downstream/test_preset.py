@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,14 +13,14 @@ from prb.downstream.ppo import CLIP, CRITIC_RATE, MAX_GRAD_NORM, PpoConfig, Reci
 from prb.errors import BadInput
 
 
-def test_best_of_n_has_the_papers_settings_where_none_are_given() -> None:
+def test_best_of_n_has_the_papers_settings_where_none_are_given():
     config = BonConfig(preset="paper")
     assert (config.n, config.k, config.temperature, TOP_P, config.max_tokens) == (16, 10, 1.0, 0.9, 512)
     assert (config.policy, config.policy_prompt) == ("transformers/Qwen/Qwen2.5-0.5B-Instruct", "paper")
     assert BonConfig(preset="paper", policy="llamacpp/smollm2").policy == "llamacpp/smollm2"
 
 
-def test_ppo_has_the_papers_settings_where_none_are_given() -> None:
+def test_ppo_has_the_papers_settings_where_none_are_given():
     config = PpoConfig(preset="paper", model="length")
     assert (config.batch, config.minibatch, config.epochs, config.steps) == (128, 16, 1, None)
     assert (config.lr, config.kl, config.policy_prompt) == (5e-7, 0.0, "paper")
@@ -39,22 +38,18 @@ def test_ppo_has_the_papers_settings_where_none_are_given() -> None:
         (PpoConfig, ["--model", "length", "--epochs", "2"], "preset paper has epochs 1, not 2"),
     ],
 )
-def test_a_flag_that_contradicts_the_preset_is_refused(config: Any, words: list[str], says: str) -> None:
+def test_a_flag_that_contradicts_the_preset_is_refused(config, words, says):
     with pytest.raises(BadInput, match=says):
         parse(config, ["--preset", "paper", *words], config.verb)
 
 
-def test_a_flag_that_says_the_same_is_fine() -> None:
-    assert parse(BonConfig, ["--preset", "paper", "--n", "16"], "bon").n == 16
-
-
-def test_a_preset_is_part_of_what_a_run_is() -> None:
-    preset = BonConfig(preset="paper", policy="llamacpp/smollm2")
-    assert preset.saved()["preset"] == "paper"
+def test_a_flag_that_says_the_same_is_fine_and_the_preset_is_part_of_what_a_run_is():
+    preset = parse(BonConfig, ["--preset", "paper", "--n", "16"], "bon")
+    assert (preset.n, preset.saved()["preset"]) == (16, "paper")
     assert replace(preset, out=Path("x")).policy_prompt == "paper"
 
 
-def test_without_the_preset_nothing_changes() -> None:
+def test_without_the_preset_nothing_changes():
     assert (BonConfig(policy="p").policy_prompt, PpoConfig(policy="p", model="m").kl) == ("prb", 0.05)
     with pytest.raises(BadInput, match="needs one of --policy"):
         BonConfig()

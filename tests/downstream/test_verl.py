@@ -47,7 +47,7 @@ def tree(work: Path) -> dict[str, Any]:
     return found
 
 
-def test_each_row_has_the_prompt_and_what_the_reward_model_may_see(work: Path) -> None:
+def test_each_row_has_the_prompt_and_what_the_reward_model_may_see(work):
     ppo(settings(work))
     rows = pq.read_table(work / "run" / "train.parquet").to_pylist()
     assert len(rows) == 20
@@ -62,7 +62,7 @@ def test_each_row_has_the_prompt_and_what_the_reward_model_may_see(work: Path) -
     assert b"I read on the bus" not in everything  # the narrative
 
 
-def test_a_long_prompt_is_cut_for_the_policy_and_whole_for_the_reward_model(work: Path) -> None:
+def test_a_long_prompt_is_cut_for_the_policy_and_whole_for_the_reward_model(work):
     ppo(settings(work, max_prompt=120))
     words = tokenizer()
     for row in pq.read_table(work / "run" / "train.parquet").to_pylist():
@@ -73,9 +73,7 @@ def test_a_long_prompt_is_cut_for_the_policy_and_whole_for_the_reward_model(work
         assert query["posts"][0]["text"] not in row["prompt"][0]["content"]
 
 
-def test_settings_are_said_in_verls_words_and_no_token_stands_in_any_file(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_are_said_in_verls_words_and_no_token_stands_in_any_file(work, monkeypatch):
     monkeypatch.setenv("PRB_SERVE_TOKEN", "very-secret")
     engine = "verl?gpus=2&nodes=2"
     ppo(settings(work, lr=2e-6, kl=0.2, engine=engine, minibatch=8, lora=8, steps=5))
@@ -93,21 +91,21 @@ def test_settings_are_said_in_verls_words_and_no_token_stands_in_any_file(
     assert told["reward"]["custom_reward_function"]["reward_kwargs"] == {"url": "http://127.0.0.1:8300", "empty": None}
 
 
-def test_the_reward_file_needs_only_the_standard_library_and_this_package() -> None:
+def test_the_reward_file_needs_only_the_standard_library_and_this_package():
     code = "import sys; import prb.serving.clients; print(sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(ast.literal_eval(done.stdout))
     assert not loaded & {"pydantic", "tyro", "orjson", "numpy", "pyarrow", "torch", "fastapi"}
 
 
-def test_the_command_that_launches_is_printed(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_that_launches_is_printed(work, capsys):
     words = f"ppo --engine verl --policy transformers/{work / 'tiny'} --model length --dataset {work / 'set.jsonl'}"
     assert run([*words.split(), "--batch", "8", "--minibatch", "4", "--out", str(work / "run"), "--quiet"]) == 0
     told = capsys.readouterr().out
     assert f"launch: python -m verl.trainer.main_ppo --config-dir {work / 'run'} --config-name prb\n" in told
 
 
-def test_a_server_that_has_moved_needs_no_other_folder_and_no_row_is_written_again(work: Path) -> None:
+def test_a_server_that_has_moved_needs_no_other_folder_and_no_row_is_written_again(work):
     assert ppo(settings(work)).message.startswith(f"files: {work / 'run'}")
     before = (work / "run" / "train.parquet").stat().st_mtime_ns
     ppo(settings(work, engine="verl?url=http://elsewhere:8300"))
@@ -125,15 +123,13 @@ def test_a_server_that_has_moved_needs_no_other_folder_and_no_row_is_written_aga
         ({"policy": "transformers/tiny?adapter=x"}, "merge the adapter first"),
     ],
 )
-def test_what_verl_could_not_do_is_told_before_anything_is_written(
-    work: Path, changes: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_verl_could_not_do_is_told_before_anything_is_written(work, changes, why, monkeypatch):
     monkeypatch.chdir(work)
     with pytest.raises(BadInput, match=why):
         ppo(settings(work, **changes))
     assert not (work / "run").exists()
 
 
-def test_objects_are_refused(work: Path) -> None:
+def test_objects_are_refused(work):
     with pytest.raises(BadInput, match="engine verl takes its rewards from its url"):
         ppo(settings(work), reward=ScriptedScorer(lambda _: 0.0))

@@ -44,7 +44,7 @@ def data(write_jsonl: Write) -> Path:
     return write_jsonl([make_row(n) for n in range(5)])
 
 
-def test_a_hook_is_told_of_the_start_of_every_batch_and_of_the_result(data: Path, tmp_path: Path) -> None:
+def test_a_hook_is_told_of_the_start_of_every_batch_and_of_the_result(data, tmp_path):
     diary = Diary()
     config = settings(data, tmp_path / "run", batch=2, condition=("none", "profile"))
     done = evaluate(config, models={"mine": recording()[0]}, hooks=[diary])
@@ -60,9 +60,7 @@ def test_a_hook_is_told_of_the_start_of_every_batch_and_of_the_result(data: Path
     assert result.summary == done.summary
 
 
-def test_a_hook_that_raises_costs_one_line_and_no_result(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hook_that_raises_costs_one_line_and_no_result(data, tmp_path, capsys):
     diary = Diary()
     config = settings(data, tmp_path / "run", batch=2)
     evaluate(config, models={"mine": recording()[0]}, hooks=[Broken(), diary])
@@ -77,7 +75,7 @@ def test_a_hook_that_raises_costs_one_line_and_no_result(
     assert same_files(tmp_path / "run", tmp_path / "plain")
 
 
-def test_a_wrong_hook_is_refused_before_anything_is_written(data: Path, tmp_path: Path) -> None:
+def test_a_wrong_hook_is_refused_before_anything_is_written(data, tmp_path):
     with pytest.raises(UnknownName, match="did you mean 'wandb'"):
         evaluate(settings(data, tmp_path / "run", hook=("wand",)), models={"mine": recording()[0]})
     with pytest.raises(BadInput, match="mode"):
@@ -85,29 +83,22 @@ def test_a_wrong_hook_is_refused_before_anything_is_written(data: Path, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_failures_are_counted_and_never_averaged(write_jsonl: Write, tmp_path: Path) -> None:
-    diary = Diary()
-    data = write_jsonl([make_row(n) for n in range(4)])
+def test_failures_are_counted_and_never_averaged_and_what_cannot_be_measured_is_none(write_jsonl, tmp_path):
+    diary, tracker = Diary(), Tracker()
+    data = write_jsonl([*(make_row(n) for n in range(4)), make_row(4, rubric_aspects=[])])
     model, _ = recording(lambda ask: Failure("busy") if "number 3" in ask.query.question else by_length(ask))
-    done = evaluate(
-        settings(data, tmp_path / "run", batch=2, condition=("none",)), models={"mine": model}, hooks=[diary]
-    )
-    tracker = Tracker()
-    metrics = [tracker.so_far(entry) for entry in diary.entries if isinstance(entry, Batch)][-1]
-    assert metrics["mine/none/accuracy so far"] == done.summary["results"][0]["accuracy"]["value"] == 0
-    assert (metrics["mine/failed"], metrics["mine/rows"], tracker.rows) == (1, 4, 4)
+    config = settings(data, tmp_path / "run", batch=2, condition=("oracle",))
+    done = evaluate(config, models={"mine": model}, hooks=[diary])
+    metrics: dict[str, float] = {}
+    for entry in diary.entries:
+        metrics |= tracker.so_far(entry) if isinstance(entry, Batch) else {}
+    accuracy = done.summary["results"][0]["accuracy"]
+    assert metrics["mine/oracle/accuracy so far"] == accuracy["value"] == 0
+    assert (metrics["mine/failed"], accuracy["failed"]) == (1, 1)
+    assert (metrics["mine/rows"], tracker.rows) == (5, 5)
 
 
-def test_a_row_that_cannot_be_measured_is_no_failure_to_a_tracker(write_jsonl: Write, tmp_path: Path) -> None:
-    diary, rows = Diary(), [make_row(1), make_row(2, rubric_aspects=[])]
-    config = settings(write_jsonl(rows), tmp_path / "run", condition=("oracle",))
-    done = evaluate(config, models={"mine": recording()[0]}, hooks=[diary])
-    tracker = Tracker()
-    (metrics,) = [tracker.so_far(entry) for entry in diary.entries if isinstance(entry, Batch)]
-    assert metrics["mine/failed"] == done.summary["results"][0]["accuracy"]["failed"] == 0
-
-
-def test_final_metrics_are_the_estimates_of_the_summary(write_jsonl: Write, tmp_path: Path) -> None:
+def test_final_metrics_are_the_estimates_of_the_summary(write_jsonl, tmp_path):
     done = evaluate(settings(write_jsonl(make_twins(4)), tmp_path / "run"), models={"mine": recording()[0]})
     metrics = final_metrics(done.summary)
     assert metrics["mine/profile/accuracy"] == 0.5

@@ -46,7 +46,7 @@ def leveldb_records(content: bytes, block: int = 32_768) -> Iterator[bytes]:
             parts = []
 
 
-def test_wandb_keeps_settings_progress_and_estimates(follow: Callable[[str], Any], tmp_path: Path) -> None:
+def test_wandb_keeps_settings_progress_and_estimates(follow, tmp_path):
     wandb = pytest.importorskip("wandb", reason="needs the wandb extra; `make test-extras` has it")
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -66,9 +66,7 @@ def test_wandb_keeps_settings_progress_and_estimates(follow: Callable[[str], Any
     assert {"k", "dataset", "folder"} <= configured
 
 
-def test_mlflow_keeps_settings_progress_and_estimates(
-    follow: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_keeps_settings_progress_and_estimates(follow, tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason="needs the mlflow extra; `make test-extras` has it")
     from mlflow import MlflowClient
 
@@ -86,9 +84,7 @@ def test_mlflow_keeps_settings_progress_and_estimates(
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["summary.json"]
 
 
-def test_trackio_keeps_settings_progress_and_estimates(
-    follow: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trackio_keeps_settings_progress_and_estimates(follow, tmp_path, monkeypatch):
     pytest.importorskip("trackio", reason="needs the trackio extra; `make test-extras` has it")
     from trackio import sqlite_storage, utils
 

@@ -30,6 +30,7 @@ from prb.stats.credit import (
     win_rates,
 )
 from prb.stats.estimate import Floats
+from prb.types import Estimate
 from tests.stats.strategies import NAN, few, floats, ints, usual
 
 SCORES = st.lists(st.integers(-3, 3).map(float), min_size=2, max_size=6)
@@ -242,9 +243,9 @@ def test_headroom_is_a_ratio_of_means_not_a_mean_of_ratios():
     chance, best = floats(0.5, 0.2), floats(0.6, 1.0)
     got = floats(0.6, 0.6)  # all of a little, half of a lot
     found = headroom(got, chance, best, ints(0, 1))
-    assert found["value"] == pytest.approx((0.1 + 0.4) / (0.1 + 0.8))
-    assert found["low"] == pytest.approx(0.5)  # the second query drawn twice
-    assert found["high"] == pytest.approx(1.0)
+    assert found.value == pytest.approx((0.1 + 0.4) / (0.1 + 0.8))
+    assert found.low == pytest.approx(0.5)  # the second query drawn twice
+    assert found.high == pytest.approx(1.0)
 
 
 @few
@@ -253,40 +254,40 @@ def test_chance_captures_nothing_and_the_oracle_everything(table):
     low, high = np.array([min(row[:2]) for row in table]), np.array([max(row[:2]) for row in table])
     clusters = np.array([row[3] for row in table])
     if (high == low).all():
-        assert headroom(high, low, high, clusters) == {"value": None, "low": None, "high": None, "n": len(table)}
+        assert headroom(high, low, high, clusters) == Estimate(value=None, low=None, high=None, n=len(table))
     else:
-        assert headroom(low, low, high, clusters)["value"] == 0
-        assert headroom(high, low, high, clusters)["value"] == pytest.approx(1)
+        assert headroom(low, low, high, clusters).value == 0
+        assert headroom(high, low, high, clusters).value == pytest.approx(1)
 
 
 def test_a_curve_that_rises_shows_no_overoptimization():
     rising = np.tile(floats(0.2, 0.3, 0.4), (8, 1))
     found = overoptimization(rising, (1, 2, 4), np.arange(8))
-    assert (found["peak"], found["drop"], found["p"], found["down"]) == (4, 0.0, None, False)
+    assert (found.peak, found.drop, found.p, found.down) == (4, 0.0, None, False)
 
 
 def test_a_fall_that_every_user_shares_is_called_one():
     falls = np.array([[0.2, 0.5, 0.5 - d] for d in (0.1, 0.2, 0.1, 0.3, 0.1, 0.2, 0.1, 0.3)])
     found = overoptimization(falls, (1, 4, 16), np.arange(8))
-    assert (found["peak"], found["down"]) == (4, True)
-    assert found["drop"] == pytest.approx(0.175)
-    assert found["p"] == pytest.approx(2 / 2**8 * 2)  # all of 8 signs alike, twice for two tails, twice for two ks
-    assert found["low"] < 0.175 < found["high"]
+    assert (found.peak, found.down) == (4, True)
+    assert found.drop == pytest.approx(0.175)
+    assert found.p == pytest.approx(2 / 2**8 * 2)  # all of 8 signs alike, twice for two tails, twice for two ks
+    assert found.low < 0.175 < found.high
 
 
 def test_a_fall_within_chance_is_told_but_not_called_one():
     falls = np.array([[0.2, 0.5, 0.5 - d] for d in (0.3, -0.2, 0.1, -0.1)])
     found = overoptimization(falls, (1, 4, 16), np.arange(4))
-    assert (found["peak"], found["down"]) == (4, False)
-    assert found["drop"] == pytest.approx(0.025)
+    assert (found.peak, found.down) == (4, False)
+    assert found.drop == pytest.approx(0.025)
     signs = [abs(np.dot(s, [0.3, -0.2, 0.1, -0.1])) >= 0.1 - 1e-12 for s in product((1, -1), repeat=4)]
-    assert found["p"] == min(1.0, 2 * np.mean(signs))
+    assert found.p == min(1.0, 2 * np.mean(signs))
 
 
 def test_the_sooner_peak_is_named_and_failed_queries_do_not_count():
     flat = np.array([[0.5, 0.5, 0.5], [NAN, NAN, NAN]])
     found = overoptimization(flat, (1, 2, 4), ints(0, 1))
-    assert (found["peak"], found["drop"], found["down"]) == (1, 0.0, False)
+    assert (found.peak, found.drop, found.down) == (1, 0.0, False)
     assert overoptimization(np.full((2, 3), NAN), (1, 2, 4), ints(0, 1)) is None
     assert overoptimization(np.full((2, 1), 0.5), (1,), ints(0, 1)) is None
 

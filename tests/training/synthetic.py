@@ -53,21 +53,9 @@ def conflicting_users(
     lost = (rng.random(len(user)) > probability)[:, None]
     chosen, rejected = np.where(lost, second, first), np.where(lost, first, second)
     written = taste[:, None, :] / 2 + rng.standard_normal((users, posts, size))
-    return Users(
-        _examples(rng.standard_normal((len(user), size)), chosen, rejected, written, user),
-        taste,
-        group,
-        float(np.maximum(probability, 1 - probability).mean()),
-    )
-
-
-def _examples(
-    questions: Floats, chosen: Floats, rejected: Floats, written: Floats, user: NDArray[np.int64]
-) -> Examples:
-    n, (users, posts, size) = len(user), written.shape
-    at = np.arange(n)
+    n, at, questions = len(user), np.arange(len(user)), rng.standard_normal((len(user), size))
     places = [at, n + at, 2 * n + at, *(3 * n + user * posts + k for k in range(posts))]
-    return Examples(
+    examples = Examples(
         vectors=np.concatenate([questions, chosen, rejected, written.reshape(-1, size)]).astype(np.float32),
         rows=np.column_stack(places).astype(np.int32),
         users=[f"u{k}" for k in range(users)],
@@ -75,6 +63,7 @@ def _examples(
         cluster=user,
         twins=np.full(n, -1),
     )
+    return Users(examples, taste, group, float(np.maximum(probability, 1 - probability).mean()))
 
 
 def implied_taste(head: Head, examples: Examples, row: int, code: Floats | None = None) -> Floats:

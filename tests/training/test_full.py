@@ -17,12 +17,12 @@ from prb.errors import BadInput, PrbError, RunConflict
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.models import MODELS
-from prb.progress import Silent
+from prb.progress import SILENT
 from prb.prompts import render
 from prb.runs import Finished, read_object
 from prb.training.config import FullConfig
 from prb.training.run import train
-from prb.types import Ask, Failure, Pair, Query
+from prb.types import Ask, Pair, Query
 from tests import tiny
 from tests.conftest import make_row
 from tests.tiny import transformers
@@ -30,14 +30,7 @@ from tests.training.synthetic import Interrupts
 
 trl = pytest.importorskip("trl", reason="needs the train extra")
 
-from prb.training.full import (  # noqa: E402
-    Texts,
-    finetune,
-    last_checkpoint,
-    token_columns,
-    token_rows,
-    tokenized,
-)
+from prb.training.full import finetune, last_checkpoint, token_columns, token_rows  # noqa: E402
 
 GOOD, BAD = "early early morning", "late late long"
 
@@ -120,21 +113,19 @@ def credit(spec: str, dataset: str) -> float:
 # --- what trl is given
 
 
-def test_training_reads_the_tokens_an_evaluation_would_read(
-    settings: Callable[..., FullConfig], tokenizer: Any
-) -> None:
+def test_training_reads_the_tokens_an_evaluation_would_read(settings, tokenizer):
     config = settings(k=1)
     dataset = load(config.dataset, split="train")
     builder = QueryBuilder.of(config, dataset, PLANNERS.make("extractive"), reader=None, seed=0)
-    for pair, texts in tokenized(config, dataset, Chat(tokenizer), 512):
+    made = token_rows(config, dataset, Chat(tokenizer), 512, SILENT)
+    for pair, row in zip(dataset, made.fit, strict=True):
         built = builder.build(pair, "profile")
         assert isinstance(built, Built)
-        assert not isinstance(texts, Failure)
-        for answer, text in zip(pair.answers, (texts.chosen, texts.rejected), strict=True):
+        for answer, ids in zip(pair.answers, (row["chosen_ids"], row["rejected_ids"]), strict=True):
             # by hand: the template's own text, without the tokenizer's special tokens
             whole = f"<s><|user|>\n{render(built.query)}<|end|>\n<|assistant|>\n{answer}<|end|>\n"
-            assert list(text.ids) == tokenizer(whole, add_special_tokens=False)["input_ids"]
-            assert list(text.ids).count(tokenizer.bos_token_id) == 1
+            assert ids == tokenizer(whole, add_special_tokens=False)["input_ids"]
+            assert ids.count(tokenizer.bos_token_id) == 1
 
 
 @pytest.mark.parametrize(
@@ -146,21 +137,18 @@ def test_training_reads_the_tokens_an_evaluation_would_read(
         ({"history": "both"}, ["a book 0", "early book morning"]),
     ],
 )
-def test_condition_and_history_decide_what_the_prompt_shows(
-    changes: dict[str, Any], shown: list[str], tokenizer: Any, tmp_path: Path
-) -> None:
+def test_condition_and_history_decide_what_the_prompt_shows(changes, shown, tokenizer, tmp_path):
     past = [{"question": "which book?", "chosen": "early book morning", "rejected": "late long book"}]
     data = write(tmp_path / "set.jsonl", [{**row, "choices": past} for row in rows()])
     config = settings_for(base="unused", dataset=data, **changes)
-    _, texts = next(tokenized(config, load(str(data), split="train"), Chat(tokenizer), 512))
-    assert not isinstance(texts, Failure)
-    prompt = tokenizer.decode(texts.chosen.ids)
+    made = token_rows(config, load(str(data), split="train"), Chat(tokenizer), 512, SILENT)
+    prompt = tokenizer.decode(made.fit[0]["chosen_ids"])
     assert [text for text in ("a book 0", "early book morning") if text in prompt] == shown
 
 
-def test_dpo_learns_from_the_answers_own_tokens(tokenizer: Any) -> None:
+def test_dpo_learns_from_the_answers_own_tokens(tokenizer):
     texts = Chat(tokenizer).texts(Query(question="best bread?"), (GOOD, GOOD + " day"))
-    row = token_columns("dpo", Texts(*texts, cut=0))
+    row = token_columns("dpo", *texts)
     assert tokenizer.decode(row["prompt_ids"]) == "<s><|user|>\nbest bread?<|end|>\n<|assistant|>\n"
     assert tokenizer.decode(row["chosen_ids"]) == GOOD
     assert tokenizer.decode(row["rejected_ids"]) == GOOD + " day"
@@ -169,7 +157,7 @@ def test_dpo_learns_from_the_answers_own_tokens(tokenizer: Any) -> None:
 # --- what comes out
 
 
-def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(reward_model: tuple[FullConfig, Finished]) -> None:
+def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(reward_model):
     config, trained = reward_model
     out, card = trained.folder, trained.summary
     assert card == read_object(out / "card.json")
@@ -186,7 +174,7 @@ def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(reward_model
     assert last_checkpoint(out / "training") is None
 
 
-def test_dpo_makes_a_policy_that_the_implicit_reward_reads(settings: Callable[..., FullConfig]) -> None:
+def test_dpo_makes_a_policy_that_the_implicit_reward_reads(settings):
     config = settings("dpo?beta=0.5")
     trained = train(config)
     assert trained.summary["model"] == f"implicit?policy={trained.folder}&reference={config.source}&beta=0.5"
@@ -195,34 +183,28 @@ def test_dpo_makes_a_policy_that_the_implicit_reward_reads(settings: Callable[..
     assert trained.summary["curve"][0]["loss"] == pytest.approx(0.693147, abs=1e-5)
 
 
-def test_lora_is_written_as_one_model_and_as_an_adapter_that_give_the_same_rewards(
-    settings: Callable[..., FullConfig], tmp_path: Path
-) -> None:
+def test_lora_is_written_as_one_model_and_as_an_adapter_that_give_the_same_rewards(settings, tmp_path):
     headed = tiny.save(tmp_path / "headed", "llama", labels=1)
     out = finetune(settings(base=f"{headed}?device=cpu", lora=4, epochs=1)).folder
     asks = [Ask(Query(question="best day?"), answer) for answer in (GOOD, BAD)]
-    whole = MODELS.make(f"classifier?path={out}").score(asks)  # type: ignore[union-attr]
-    apart = MODELS.make(f"classifier?path={headed}&adapter={out}/adapter").score(asks)  # type: ignore[union-attr]
-    before = MODELS.make(f"classifier?path={headed}").score(asks)  # type: ignore[union-attr]
+    whole = MODELS.make(f"classifier?path={out}").score(asks)
+    apart = MODELS.make(f"classifier?path={headed}&adapter={out}/adapter").score(asks)
+    before = MODELS.make(f"classifier?path={headed}").score(asks)
     assert whole == pytest.approx(apart, abs=1e-4)
     assert whole != pytest.approx(before, abs=1e-3)
 
 
-def test_pairs_that_do_not_fit_are_counted_and_not_trained_on(
-    settings: Callable[..., FullConfig], tokenizer: Any, tmp_path: Path
-) -> None:
+def test_pairs_that_do_not_fit_are_counted_and_not_trained_on(settings, tokenizer, tmp_path):
     long = [{**row, "chosen": "city " * 900} if n < 3 else row for n, row in enumerate(rows())]
     config = settings(dataset=str(write(tmp_path / "long.jsonl", long)))
-    made = token_rows(config, load(config.dataset, split="train"), Chat(tokenizer), 512, Silent())
+    made = token_rows(config, load(config.dataset, split="train"), Chat(tokenizer), 512, SILENT)
     assert made.counts == {"fitted": 13, "held_out": 0, "cut": 0, "failed": {"too long": 3}}
 
 
 # --- interrupted
 
 
-def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
-    settings: Callable[..., FullConfig], reward_model: tuple[FullConfig, Finished]
-) -> None:
+def test_a_run_that_was_interrupted_ends_like_one_that_was_not(settings, reward_model):
     config = settings(**RECIPE)
     with pytest.raises(KeyboardInterrupt):
         finetune(config, progress=Interrupts(after=7))
@@ -236,9 +218,7 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
     assert resumed.summary["curve"] == undisturbed.summary["curve"]
 
 
-def test_a_finished_folder_is_left_alone_and_other_settings_need_another(
-    reward_model: tuple[FullConfig, Finished],
-) -> None:
+def test_a_finished_folder_is_left_alone_and_other_settings_need_another(reward_model):
     config, trained = reward_model
     (trained.folder / "training" / "checkpoint-12").mkdir()  # of a run that was killed while it removed them
     written = {path: path.stat().st_mtime_ns for path in trained.folder.glob("*.*")}
@@ -252,9 +232,7 @@ def test_a_finished_folder_is_left_alone_and_other_settings_need_another(
 # --- wrong input
 
 
-def test_wrong_input_ends_with_one_line_and_leaves_nothing(
-    settings: Callable[..., FullConfig], data: Path, tmp_path: Path
-) -> None:
+def test_wrong_input_ends_with_one_line_and_leaves_nothing(settings, data, tmp_path):
     wrong = {
         "cannot load": settings(base=str(tmp_path / "nowhere")),
         "cannot be tested": settings(split="test"),
@@ -280,21 +258,19 @@ def test_wrong_input_ends_with_one_line_and_leaves_nothing(
         ({"validation": 1.0}, "validation must be less than 1"),
     ],
 )
-def test_settings_are_checked_before_anything_is_loaded(
-    changes: dict[str, Any], message: str, settings: Callable[..., FullConfig]
-) -> None:
+def test_settings_are_checked_before_anything_is_loaded(changes, message, settings):
     with pytest.raises(BadInput, match=message):
         settings(**changes)
 
 
-def test_a_loss_that_is_not_finite_stops_with_advice(settings: Callable[..., FullConfig]) -> None:
+def test_a_loss_that_is_not_finite_stops_with_advice(settings):
     config = settings(lr=1e30)
     with pytest.raises(PrbError, match=r"at step \d+: lower --lr"):
         finetune(config)
     assert not (config.target / "card.json").exists()
 
 
-def test_a_folder_of_something_else_is_not_touched(settings: Callable[..., FullConfig]) -> None:
+def test_a_folder_of_something_else_is_not_touched(settings):
     config = settings()
     config.target.mkdir()
     (config.target / "thesis.txt").write_text("mine")

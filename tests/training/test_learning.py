@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +38,7 @@ CLUSTERS = st.lists(st.integers(0, 12), min_size=6, max_size=60).filter(lambda c
 
 
 @given(CLUSTERS, st.integers(2, 3), st.integers(0, 5))
-def test_a_cluster_lies_in_one_fold_and_no_fold_is_empty(clusters: list[int], folds: int, seed: int) -> None:
+def test_a_cluster_lies_in_one_fold_and_no_fold_is_empty(clusters, folds, seed):
     fold = fold_of(np.array(clusters), folds, seed)
     for cluster in set(clusters):
         assert len(set(fold[np.array(clusters) == cluster])) == 1
@@ -48,9 +46,7 @@ def test_a_cluster_lies_in_one_fold_and_no_fold_is_empty(clusters: list[int], fo
 
 
 @given(CLUSTERS, st.floats(0.01, 0.99), st.integers(0, 5))
-def test_held_out_clusters_are_on_one_side_only_and_both_sides_have_rows(
-    clusters: list[int], share: float, seed: int
-) -> None:
+def test_held_out_clusters_are_on_one_side_only_and_both_sides_have_rows(clusters, share, seed):
     fit, held = split_off(np.array(clusters), share, seed)
     assert len(fit)
     assert len(held)
@@ -58,7 +54,7 @@ def test_held_out_clusters_are_on_one_side_only_and_both_sides_have_rows(
     assert sorted([*fit, *held]) == list(range(len(clusters)))
 
 
-def test_who_is_held_out_never_changes() -> None:
+def test_who_is_held_out_never_changes():
     """Recorded before the draws had one place: old heads can be compared with new ones."""
     clusters = np.repeat(np.arange(12), 2)
     assert [len(part) for part in split_off(clusters, 0.0, 0)] == [24, 0]
@@ -67,14 +63,14 @@ def test_who_is_held_out_never_changes() -> None:
     assert split_off(clusters, 0.25, seed=7)[1][::2].tolist() == [6, 8, 14]
 
 
-def test_too_few_users_are_refused() -> None:
+def test_too_few_users_are_refused():
     with pytest.raises(BadInput, match="2 independent users"):
         fold_of(np.array([0, 0, 1]), 5, 0)
     with pytest.raises(BadInput, match="single user"):
         split_off(np.zeros(4, dtype=np.int64), 0.2, 0)
 
 
-def test_training_never_falls_back_to_test_rows(write_jsonl: Callable[..., Path]) -> None:
+def test_training_never_falls_back_to_test_rows(write_jsonl):
     path = write_jsonl([make_row(1, split="test"), make_row(2, split="test")])
     with pytest.raises(BadInput, match="has no rows to train on; its splits are test"):
         open_training(str(path), None)
@@ -83,12 +79,12 @@ def test_training_never_falls_back_to_test_rows(write_jsonl: Callable[..., Path]
 @pytest.mark.parametrize(
     ("splits", "trained_on"), [([], None), ([None], None), (["test", "dev"], "dev"), (["dev", "train"], "train")]
 )
-def test_what_is_trained_on_by_default(splits: list[str | None], trained_on: str | None) -> None:
+def test_what_is_trained_on_by_default(splits, trained_on):
     rows = [make_row(n, **({"split": split} if split else {})) for n, split in enumerate(splits)]
     assert training_split(MemorySource("rows", rows)) == trained_on
 
 
-def test_each_text_is_encoded_once(write_jsonl: Callable[..., Path]) -> None:
+def test_each_text_is_encoded_once(write_jsonl):
     dataset = open_training(str(write_jsonl(rows_of_twelve())), None)
     examples = prepare(dataset, make_features("static"), joint=False, k=10)
     assert len(examples.vectors) == 4 + 6 + 8  # questions, posts and answers
@@ -114,7 +110,7 @@ def assert_same(a: Learned, b: Learned) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_same_seed_gives_the_same_head_and_another_does_not(name: str) -> None:
+def test_the_same_seed_gives_the_same_head_and_another_does_not(name):
     once, again = (learn(name, USERS.examples, FIT, HELD, SHORT) for _ in range(2))
     assert_same(once, again)
     other = learn(name, USERS.examples, FIT, HELD, replace(SHORT, seed=1))
@@ -126,7 +122,7 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("name", ["bilinear", "vpl"])
-def test_a_killed_training_resumes_to_the_same_head(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_training_resumes_to_the_same_head(name, tmp_path, monkeypatch):
     undisturbed = learn(name, USERS.examples, FIT, HELD, SHORT)
     epoch = Training.epoch
 
@@ -146,7 +142,7 @@ def test_a_killed_training_resumes_to_the_same_head(name: str, tmp_path: Path, m
     assert_same(learn(name, USERS.examples, FIT, HELD, SHORT, checkpoint=path), undisturbed)
 
 
-def test_the_kept_weights_are_those_of_the_best_epoch() -> None:
+def test_the_kept_weights_are_those_of_the_best_epoch():
     learned = learn("bilinear", USERS.examples, FIT, HELD, replace(SHORT, epochs=30, patience=3))
     losses = [epoch.held_loss for epoch in learned.curve]
     assert learned.best == int(np.argmin(losses)) + 1
@@ -155,18 +151,18 @@ def test_the_kept_weights_are_those_of_the_best_epoch() -> None:
     assert float(np.logaddexp(0, -held).mean()) == pytest.approx(min(losses))
 
 
-def test_a_loss_that_is_not_finite_stops_with_advice() -> None:
+def test_a_loss_that_is_not_finite_stops_with_advice():
     with pytest.raises(PrbError, match=r"the loss is .* in epoch 1; --sweep chooses"):
         learn("pal", USERS.examples, FIT, HELD[:0], replace(SHORT, lr=1e30))
 
 
-def test_scaling_knows_the_fitted_rows_only() -> None:
+def test_scaling_knows_the_fitted_rows_only():
     scaler = fit_scaler(USERS.examples, FIT, 0)
     answers = USERS.examples.vectors[USERS.examples.rows[FIT, 1:3].ravel()].astype(np.float64)
     np.testing.assert_allclose(scaler.answer, [answers.mean(axis=0), answers.std(axis=0)], rtol=1e-5)
 
 
-def test_batches_hold_whole_users_and_every_row_once() -> None:
+def test_batches_hold_whole_users_and_every_row_once():
     user = np.array([3, 1, 3, 2, 1, 9, 9, 9])
     batches = list(user_batches(user, 3, seed=0, epoch=0))
     assert sorted(np.concatenate(batches)) == list(range(8))
@@ -178,7 +174,7 @@ def test_batches_hold_whole_users_and_every_row_once() -> None:
     assert [b.tolist() for b in later] != [b.tolist() for b in batches]
 
 
-def test_a_user_gives_half_of_the_rows_as_support_and_eight_at_most() -> None:
+def test_a_user_gives_half_of_the_rows_as_support_and_eight_at_most():
     user = np.repeat([4, 2, 7], [1, 5, 20])
     shown, rest = first_rows(user, None)
     assert {n: int((user[shown] == n).sum()) for n in (4, 2, 7)} == {4: 0, 2: 2, 7: 8}

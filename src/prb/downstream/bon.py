@@ -9,7 +9,7 @@ round robin.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -55,7 +55,7 @@ from prb.downstream.answers import (
 )
 from prb.engine.executors import Executor, given, open_executor
 from prb.errors import BadInput
-from prb.evaluation.conditions import Built, QueryBuilder
+from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.planners import PLANNERS, Planner
 from prb.grading import GRADERS, Grader, GraderAbout, Grades, answered, as_line, make_grader
 from prb.llm import LLM, Sampling, check_llm, make_llm
@@ -63,11 +63,11 @@ from prb.models import MODELS, RECORDED, execution_of, make_model, refuse_record
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder, write_lines
-from prb.stats.credit import curves, headroom, kl_bound, overoptimization, powers
+from prb.stats.credit import Bend, curves, headroom, kl_bound, overoptimization, powers
 from prb.stats.estimate import Floats, average, codes
 from prb.stats.paired import correct, difference
-from prb.summary import CONDITIONS, DatasetAbout, Paired, needs_donors
-from prb.types import Comparer, Failure, Pair, Query, RewardModel, Scorer
+from prb.summary import DatasetAbout, Paired, needs_donors
+from prb.types import Comparer, Estimate, Failure, Pair, RewardModel, Scorer
 from prb.work import Breaker, CalledModel, FailureConfig, open_replies, refuse_failures, share_problem
 
 POLICY, GRADER = "policy: ", "grader: "
@@ -227,18 +227,11 @@ class BestOfN:
 
     def queries_of(self, reader: object) -> Queries:
         """What a policy or a reward model is shown."""
-        condition, seed = self.config.condition, self.config.seed
-        builder = QueryBuilder.of(self.config, self.dataset, self.planner, reader=reader, seed=seed)
-
-        def queries(ids: Sequence[str]) -> dict[str, Query | Failure]:
-            shown = [self.pairs[id_] for id_ in ids]
-            plans = (
-                builder.plans(shown, self.asking.replies, self.asking.breaker) if CONDITIONS[condition].planned else {}
-            )
-            built = {pair.id: builder.build(pair, condition, plans.get(pair.id)) for pair in shown}
-            return {id_: made.query if isinstance(made, Built) else made for id_, made in built.items()}
-
-        return queries
+        config, asking = self.config, self.asking
+        builder = QueryBuilder.of(config, self.dataset, self.planner, reader=reader, seed=config.seed)
+        return lambda ids: builder.queries(
+            [self.pairs[id_] for id_ in ids], config.condition, asking.replies, asking.breaker
+        )
 
     def models(self, given_models: Mapping[str, RewardModel]) -> list[str]:
         """The reward models of the folder, then those of this call; without objects that an earlier call was given."""
@@ -367,17 +360,6 @@ class CurvePoint(Struct, frozen=True, kw_only=True):
     failed: int = 0
 
 
-class Bend(Struct, frozen=True):
-    """Whether more choice makes the grade worse."""
-
-    peak: int
-    drop: float | None
-    low: float | None
-    high: float | None
-    p: float | None
-    down: bool
-
-
 class ModelResult(Struct, frozen=True, kw_only=True):
     model: str
     curve: list[CurvePoint]
@@ -480,21 +462,20 @@ def summarize(
     random, oracle = curves(np.zeros_like(grades), grades, ks), curves(grades, grades, ks)
     picked = {model: curves(table(cells), grades, ks) for model, cells in scored.items()}
 
-    def points(curve: Floats) -> list[CurvePoint]:
-        estimates = zip(ks, (average(column, clusters[usable]) for column in curve[usable].T), strict=True)
-        return [CurvePoint(k=k, value=e.value, low=e.low, high=e.high, n=e.n, failed=e.failed) for k, e in estimates]
+    def points(estimates: Iterable[Estimate]) -> list[CurvePoint]:
+        of_k = zip(ks, estimates, strict=True)
+        return [CurvePoint(k=k, value=e.value, low=e.low, high=e.high, n=e.n, failed=e.failed) for k, e in of_k]
+
+    def averages(curve: Floats) -> list[CurvePoint]:
+        return points(average(column, clusters[usable]) for column in curve[usable].T)
 
     def result(model: str, curve: Floats) -> ModelResult:
-        bend = overoptimization(curve, ks, clusters, seed=seed)
-        shares = (
-            headroom(got, low, high, clusters, seed=seed)
-            for got, low, high in zip(curve.T, random.T, oracle.T, strict=True)
-        )
+        sides = zip(curve.T, random.T, oracle.T, strict=True)
         return ModelResult(
             model=model,
-            curve=points(curve),
-            headroom=[CurvePoint(k=k, **share) for k, share in zip(ks, shares, strict=True)],
-            bend=Bend(**bend) if bend else None,
+            curve=averages(curve),
+            headroom=points(headroom(*of_k, clusters, seed=seed) for of_k in sides),
+            bend=overoptimization(curve, ks, clusters, seed=seed),
             failures=dict(failures(scored[model])),
         )
 
@@ -531,8 +512,8 @@ def summarize(
         ),
         ks=list(ks),
         kl_bound=[kl_bound(k) for k in ks],
-        random=points(random),
-        oracle=points(oracle),
+        random=averages(random),
+        oracle=averages(oracle),
         results=[result(model, curve) for model, curve in picked.items()],
         over_chance=compared((model, CHANCE) for model in ends),
         contrasts=compared(combinations(ends, 2)),

@@ -10,7 +10,7 @@ import csv
 import math
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -166,8 +166,15 @@ def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> S
     numeric = [header for header, count in kinds.items() if count[float] > count[str]]
     benchmarks, outcomes = _sides(path, list(cells), numeric, bench, downstream)
     families = {model: str(row[FAMILY]) for model, row in zip(models, rows, strict=True) if row.get(FAMILY)}
-    scores = Scores(models, tuple(map(column, benchmarks)), tuple(map(column, outcomes)), families)
-    return by_cluster(scores, [str(row.get(CLUSTER)) for row in rows], path.name) if CLUSTER in cells else scores
+    predictors, targets = (tuple(map(column, headers)) for headers in (benchmarks, outcomes))
+    if CLUSTER not in cells:
+        return Scores(models, predictors, targets, families)
+    clusters = [str(row.get(CLUSTER)) for row in rows]
+
+    def by_cluster(of: ScoreColumn) -> RunColumn:
+        return RunColumn(of.name, path.name, cells_of(models, zip(models, clusters, of.values.tolist(), strict=True)))
+
+    return resampled_scores(list(map(by_cluster, predictors)), list(map(by_cluster, targets)), families=families)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -220,26 +227,21 @@ def _sides(
     return predictors, targets
 
 
-def by_cluster(scores: Scores, clusters: Sequence[str], data: str) -> Scores:
-    """One score per model and its resamples, from rows of models and clusters."""
-
-    def cells(column: ScoreColumn) -> RunColumn:
-        values: Cells = {model: {} for model in scores.models}
-        for model, cluster, value in zip(scores.models, clusters, column.values.tolist(), strict=True):
-            if not math.isnan(value):
-                values[model].setdefault(cluster, []).append(value)
-        return RunColumn(column.name, data, values)
-
-    sides = [list(map(cells, side)) for side in (scores.bench, scores.downstream)]
-    return resampled_scores(*sides, families=scores.families)
-
-
 # --- columns of run folders ---
 
 IGNORED_SETTINGS = frozenset({"model", "condition", "dataset"})
 """Settings in which two runs of one column may differ: its name has the condition, and data have a fingerprint."""
 Cells = dict[str, dict[str, list[float]]]
 """Model → cluster → the values of its items."""
+
+
+def cells_of(models: Iterable[str], items: Iterable[tuple[str, str, float | None]]) -> Cells:
+    """From model, cluster and value of each item; items without a value are left out."""
+    cells: Cells = {model: {} for model in models}
+    for model, cluster, value in items:
+        if value is not None and not math.isnan(value):
+            cells[model].setdefault(cluster, []).append(value)
+    return cells
 
 
 @dataclass(frozen=True)
@@ -299,16 +301,14 @@ def _benchmark(folder: Path, condition: str | None) -> RunColumn:
     condition = condition or summary.shown
     if condition not in summary.conditions:
         raise BadInput(f"{folder} has no condition {condition!r}; it has {', '.join(summary.conditions)}")
-    cells: Cells = {model: {} for model in summary.models}
-    outcomes = read_outcomes(folder)
-    for (model, shown), column in outcomes.of.items():
-        if shown == condition:
-            for cluster, credit in zip(outcomes.clusters, column.credit.tolist(), strict=True):
-                if not math.isnan(credit):
-                    cells[model].setdefault(cluster, []).append(credit)
-    data = summary.dataset
+    outcomes, data = read_outcomes(folder), summary.dataset
+    items = (
+        (model, cluster, credit)
+        for model in summary.models
+        for cluster, credit in zip(outcomes.clusters, outcomes.of[model, condition].credit.tolist(), strict=True)
+    )
     name = " ".join(filter(None, [short_name(data.name), data.split, f"({condition})"]))
-    return RunColumn(name, data.fingerprint, cells, settings)
+    return RunColumn(name, data.fingerprint, cells_of(summary.models, items), settings)
 
 
 def _downstream(folder: Path, best_of: int | None) -> RunColumn:
@@ -317,17 +317,15 @@ def _downstream(folder: Path, best_of: int | None) -> RunColumn:
         result = msgspec.convert(summary, BonSummary) if verb == "bon" else msgspec.convert(summary, PpoSummary)
     except msgspec.ValidationError as error:
         raise BadInput(f"{folder} was summarized by another version of prb: {error}; run its command again") from None
-    cells: Cells
     if isinstance(result, PpoSummary):
         if not result.held_out.prompts or result.held_out.grade is None:
             raise BadInput(f"{folder} has no graded held-out answers")
-        what, cells = "PPO", {result.model.spec: {}}
-        for answer in read_stage(folder / ANSWERS, HeldOutAnswer):
-            if answer.stage == "after" and answer.grade and answer.grade.score is not None:
-                cells[result.model.spec].setdefault(answer.cluster, []).append(answer.grade.score)
+        what, model = "PPO", result.model.spec
+        answers = (a for a in read_stage(folder / ANSWERS, HeldOutAnswer) if a.stage == "after")
+        cells = cells_of([model], ((model, a.cluster, a.grade.score if a.grade else None) for a in answers))
     else:
         k = best_of or result.n
-        what, cells = f"best of {k}", _best_of_cells(folder, result, k)
+        what, cells = f"best of {k}", cells_of((row.model for row in result.results), _best_of(folder, result, k))
         if settings["policy"] is None:  # answers of a file, whose name does not say what it holds
             settings["candidates"] = result.policy.fingerprint
     name = f"{what} on {short_name(result.dataset.name)} ({result.policy.spec}, {result.condition})"
@@ -335,23 +333,20 @@ def _downstream(folder: Path, best_of: int | None) -> RunColumn:
     return RunColumn(name, result.dataset.fingerprint, cells, settings, trust)
 
 
-def _best_of_cells(folder: Path, bon: BonSummary, k: int) -> Cells:
-    """The expected grade of the best of k, for each query that was sampled, graded and scored completely."""
+def _best_of(folder: Path, bon: BonSummary, k: int) -> Iterator[tuple[str, str, float]]:
+    """Model, cluster and expected grade of the best of k, for each query that was sampled; NaN where one of its
+    answers has no grade or score."""
     text = {(line.pair, line.n): line.text for line in read_stage(folder / SAMPLES, Sample)}
     grade_of = {(g.pair, text[g.pair, g.n]): g.score for g in read_stage(folder / GRADES, SampleGrade)}
     score_of = {(line.model, line.pair, line.n): line.score for line in read_stage(folder / SCORES, Score)}
-    cells: Cells = {result.model: {} for result in bon.results}
     for pair, cluster in bon.clusters.items():
         texts = [text[pair, i] for i in range(bon.n)]
         if None in texts:
             continue
         graded = np.array([grade_of[pair, answer] for answer in texts], dtype=np.float64)
-        for model, by_cluster in cells.items():
+        for model in (result.model for result in bon.results):
             scored = np.array([score_of[model, pair, i] for i in range(bon.n)], dtype=np.float64)
-            value = float(curves(scored[None], graded[None], [k])[0, 0])
-            if not np.isnan(value):
-                by_cluster.setdefault(cluster, []).append(value)
-    return cells
+            yield model, cluster, float(curves(scored[None], graded[None], [k])[0, 0])
 
 
 def resampled_scores(

@@ -117,6 +117,14 @@ class QueryBuilder:
             asks.append(mask_query(query) if self.mask_for_planner else query)
         return dict(zip([item.id for item in items], infer_plans(self.planner, asks, replies, breaker), strict=True))
 
+    def queries(
+        self, items: Sequence[Item], condition: str, replies: Replies | None = None, breaker: Breaker | None = None
+    ) -> dict[str, Query | Failure]:
+        """What is shown of each item, by id."""
+        plans = self.plans(items, replies, breaker) if CONDITIONS[condition].planned else {}
+        built = {item.id: self.build(item, condition, plans.get(item.id)) for item in items}
+        return {id_: made.query if isinstance(made, Built) else made for id_, made in built.items()}
+
     def with_history(self, item: Item, user: str, history: History) -> Built:
         """The posts and choices of a history that suit the question best."""
         (posts, choices), budget = self._of_kind(history), self.shown.budget

@@ -172,7 +172,7 @@ class Parity:
     equivalent: bool = False
 
 
-def equivalence(differences: Floats, margin: float, *, level: float = 0.05) -> Parity:
+def equivalence(differences: Floats, margin: float) -> Parity:
     """Two one-sided t tests (Schuirmann 1987, doi:10.1007/BF01068419); one difference per unit."""
     from scipy.stats import t
 
@@ -181,21 +181,21 @@ def equivalence(differences: Floats, margin: float, *, level: float = 0.05) -> P
         return Parity(mean=float(differences[0]) if n else None, n=n, margin=margin)
     mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
     error = deviation / math.sqrt(n)
-    half = float(t.ppf(1 - level, n - 1)) * error
+    half = float(t.ppf(1 - LEVEL, n - 1)) * error
     room = margin - abs(mean)
     p = float(t.sf(room / error, n - 1)) if error else float(room <= 0)
     effect = mean / deviation if deviation else None if mean else 0.0
     return Parity(
-        mean=mean, low=mean - half, high=mean + half, p=p, effect=effect, n=n, margin=margin, equivalent=p < level
+        mean=mean, low=mean - half, high=mean + half, p=p, effect=effect, n=n, margin=margin, equivalent=p < LEVEL
     )
 
 
-def mean_size(differences: Floats, *, seed: int = 0) -> Coefficient:
+def mean_size(differences: Floats) -> Coefficient:
     """Mean |difference| with a bootstrap interval, for mirror rows, where signed differences cancel by construction."""
     if not len(differences):
         return Coefficient(value=None, n=0)
     sizes = np.abs(differences)
-    low, high = bootstrap_interval(Totals(sizes, np.ones(len(sizes))), seed=seed)
+    low, high = bootstrap_interval(Totals(sizes, np.ones(len(sizes))))
     return Coefficient(value=float(sizes.mean()), low=low, high=high, n=len(sizes))
 
 

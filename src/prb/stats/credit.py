@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from prb.errors import BadInput
 from prb.stats.estimate import ROUNDING, Floats, Ints, Totals, totals
 from prb.stats.paired import LEVEL, bootstrap_interval, difference
+from prb.types import Estimate
 
 CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
 """Of the answer shown first, by verdict."""
@@ -238,7 +240,7 @@ def curves(scores: Floats, grades: Floats, ks: Sequence[int]) -> Floats:
     return expected
 
 
-def headroom(got: Floats, chance: Floats, best: Floats, clusters: Ints, *, seed: int = 0) -> dict[str, Any]:
+def headroom(got: Floats, chance: Floats, best: Floats, clusters: Ints, *, seed: int = 0) -> Estimate:
     """Σ(got − chance) / Σ(best − chance): the share of what a perfect choice would add, with a bootstrap interval.
 
     A cluster whose samples all have the same grade says nothing about the share, so the bootstrap leaves it out.
@@ -248,13 +250,25 @@ def headroom(got: Floats, chance: Floats, best: Floats, clusters: Ints, *, seed:
     gain = totals((got - chance)[known], clusters[known]).sums
     informative = room > ROUNDING
     if not informative.any():
-        return {"value": None, "low": None, "high": None, "n": int(known.sum())}
+        return Estimate(value=None, low=None, high=None, n=int(known.sum()))
     ratio = Totals(gain[informative], room[informative])
     low, high = bootstrap_interval(ratio, seed=seed)
-    return {"value": ratio.mean, "low": low, "high": high, "n": int(known.sum())}
+    return Estimate(value=ratio.mean, low=low, high=high, n=int(known.sum()))
 
 
-def overoptimization(curve: Floats, ks: Sequence[int], clusters: Ints, *, seed: int = 0) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Bend:
+    """Whether more choice makes the grade worse."""
+
+    peak: int
+    drop: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    down: bool
+
+
+def overoptimization(curve: Floats, ks: Sequence[int], clusters: Ints, *, seed: int = 0) -> Bend | None:
     """Whether the grade falls as k grows (Gao et al., arXiv 2210.10760).
 
     The peak of the mean curve is compared with its end, query by query: mean drop with its interval, and a sign-flip p
@@ -265,11 +279,11 @@ def overoptimization(curve: Floats, ks: Sequence[int], clusters: Ints, *, seed: 
         return None
     peak = int(curve[known].mean(axis=0).argmax())
     if peak == len(ks) - 1:
-        return {"peak": ks[-1], "drop": 0.0, "low": None, "high": None, "p": None, "down": False}
+        return Bend(ks[-1], 0.0, None, None, None, down=False)
     drop = difference(curve[:, peak], curve[:, -1], clusters, seed=seed)
     assert drop.p is not None
     p = min(1.0, drop.p * (len(ks) - 1))
-    return {"peak": ks[peak], "drop": drop.value, "low": drop.low, "high": drop.high, "p": p, "down": p < LEVEL}
+    return Bend(ks[peak], drop.value, drop.low, drop.high, p, down=p < LEVEL)
 
 
 def meetings(n: int) -> list[tuple[int, int]]:

@@ -238,15 +238,15 @@ def bootstrap(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> Floats:
     return np.concatenate(means)
 
 
-def bootstrap_interval(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> tuple[float | None, float | None]:
+def bootstrap_interval(sums: Totals, *, seed: int = 0) -> tuple[float | None, float | None]:
     """95 % percentile interval; unknown from a single cluster."""
     if len(sums.sums) < 2:
         return None, None
-    low, high = np.quantile(bootstrap(sums, draws=draws, seed=seed), [0.025, 0.975])
+    low, high = np.quantile(bootstrap(sums, seed=seed), [0.025, 0.975])
     return float(low), float(high)
 
 
-def sign_flip(sums: Floats, *, seed: int = 0, draws: int = DRAWS) -> float:
+def sign_flip(sums: Floats, *, seed: int = 0) -> float:
     """P(|Σ ± s| ≥ |Σ s|) if each cluster's sign were a coin flip: exact for credits, drawn for many other numbers."""
     sizes = np.abs(sums)
     sizes = sizes[sizes > ROUNDING * sizes.max(initial=0.0)]
@@ -264,9 +264,9 @@ def sign_flip(sums: Floats, *, seed: int = 0, draws: int = DRAWS) -> float:
         if on_grid and 4 * FAR * np.sqrt(np.square(steps).sum()) < LARGEST_GRID:
             return _exact_tail(steps.astype(np.int64), int(np.ceil(observed / unit)))
     scaled = np.round(sizes / sizes.max(), 12)
-    flips = 2 * subset_sums(scaled[:, None], draws, seed)[0] - scaled.sum()
+    flips = 2 * subset_sums(scaled[:, None], DRAWS, seed)[0] - scaled.sum()
     extreme = int((np.abs(flips) * sizes.max() >= observed).sum())
-    return (extreme + 1) / (draws + 1)
+    return (extreme + 1) / (DRAWS + 1)
 
 
 def _exact_tail(steps: Ints, least: int) -> float:

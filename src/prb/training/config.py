@@ -138,10 +138,8 @@ class FullConfig(OutputConfig, UserConfig, TrainingRows):
     def check_specs(self) -> Self:
         if self.kind not in WHOLE_MODELS:
             raise BadInput(f"method must be {' or '.join(WHOLE_MODELS)}, not {self.kind!r}")
-        _ = (
-            self.options,
-            self.dpo if self.kind == "dpo" else typed_options(lambda: None, Spec.parse(self.method), "method"),
-        )
+        _ = self.options  # what is wrong with options is said before anything is loaded
+        typed_options(Dpo if self.kind == "dpo" else lambda: None, Spec.parse(self.method), "method")
         return self
 
     @property

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,10 +34,9 @@ from prb.evaluation.planners import PLANNERS
 from prb.progress import SILENT, Progress
 from prb.runs import Finished, RunFolder, read_json, write_json
 from prb.stats.estimate import codes
-from prb.summary import CONDITIONS
 from prb.training.config import LORA_ALPHA, FullConfig
 from prb.training.learning import open_training, split_off
-from prb.types import Failure, Pair, TrainedOn
+from prb.types import Failure, Pair, Query, TrainedOn
 from prb.weights import make_readable
 from prb.work import chunks
 
@@ -107,61 +105,40 @@ class TokenRows(NamedTuple):
 
 
 def token_rows(config: FullConfig, dataset: Dataset, chat: Chat, limit: int, progress: Progress) -> TokenRows:
+    """Every pair as tokens of the query that an evaluation would make of it."""
     _, held = split_off(codes(dataset.index.clusters), config.validation, config.seed)
     held_users = {dataset.index.users[n] for n in held}
-    rows = TokenRows([], [], set(), {})
-    failed: Counter[str] = Counter()
-    cut = 0
+    builder = QueryBuilder.of(config, dataset, PLANNERS.make(config.planner), reader=None, seed=config.seed)
+    rows, cut, failed = TokenRows([], [], set(), {}), 0, Counter[str]()
+
+    def fitted(pair: Pair, query: Query) -> tuple[Query, int] | Failure:
+        """What fits of the query beside both answers, and how many parts were cut."""
+        return fit(query, lambda part: all(len(text.ids) <= limit for text in chat.texts(part, pair.contrast)))
+
     progress.begin(f"tokens of {dataset.name}", total=len(dataset))
-    for pair, texts in tokenized(config, dataset, chat, limit):
-        progress.advance()
-        if isinstance(texts, Failure):
-            failed[texts.reason] += 1
-            continue
-        columns = token_columns(config.kind, texts)
-        if pair.user in held_users:
-            rows.held.append(columns)
-            rows.held_ids.add(pair.id)
-        else:
-            rows.fit.append(columns)
-        cut += texts.cut > 0
+    for chunk in chunks((item for item in dataset if isinstance(item, Pair)), CHUNK):
+        queries = builder.queries(chunk, config.condition)
+        for pair in chunk:
+            progress.advance()
+            query = queries[pair.id]
+            if isinstance(shown := query if isinstance(query, Failure) else fitted(pair, query), Failure):
+                failed[shown.reason] += 1
+                continue
+            cut += shown[1] > 0
+            columns = token_columns(config.kind, *chat.texts(shown[0], pair.contrast))
+            if pair.user in held_users:
+                rows.held.append(columns)
+                rows.held_ids.add(pair.id)
+            else:
+                rows.fit.append(columns)
     if not rows.fit:
         raise BadInput(f"{config.dataset}: no pair can be trained on: {dict(failed)}")
     rows.counts.update(fitted=len(rows.fit), held_out=len(rows.held), cut=cut, failed=dict(failed))
     return rows
 
 
-class Texts(NamedTuple):
-    """Both answers after the same prompt."""
-
-    chosen: Text
-    rejected: Text
-    cut: int
-    """How many posts did not fit, plus one if the question was cut too."""
-
-
-def tokenized(config: FullConfig, dataset: Dataset, chat: Chat, limit: int) -> Iterator[tuple[Pair, Texts | Failure]]:
-    """Every pair as tokens of the query that an evaluation would make of it."""
-    builder = QueryBuilder.of(config, dataset, PLANNERS.make(config.planner), reader=None, seed=config.seed)
-    for chunk in chunks((item for item in dataset if isinstance(item, Pair)), CHUNK):
-        plans = builder.plans(chunk) if CONDITIONS[config.condition].planned else {}
-        for pair in chunk:
-            built = builder.build(pair, config.condition, plans.get(pair.id))
-            if isinstance(built, Failure):
-                yield pair, built
-                continue
-            answers = pair.contrast
-            fitted = fit(built.query, lambda q: max(len(text.ids) for text in chat.texts(q, answers)) <= limit)  # noqa: B023
-            if isinstance(fitted, Failure):
-                yield pair, fitted
-                continue
-            chosen, rejected = chat.texts(fitted[0], answers)
-            yield pair, Texts(chosen, rejected, cut=fitted[1])
-
-
-def token_columns(method: str, texts: Texts) -> dict[str, list[int]]:
+def token_columns(method: str, chosen: Text, rejected: Text) -> dict[str, list[int]]:
     """DPO gets exactly the tokens whose log-probabilities `implicit` adds up later: the answer's own."""
-    chosen, rejected = texts.chosen, texts.rejected
     if method == "reward-model":
         return {"chosen_ids": list(chosen.ids), "rejected_ids": list(rejected.ids)}
     shared = min(common_prefix([chosen.ids, rejected.ids]), chosen.start, rejected.start)

@@ -434,15 +434,14 @@ def load_state(path: Path, tensors: Mapping[str, Any], optimizer: Any, progress:
 
 def user_batches(user: Ints, size: int, seed: int, epoch: int) -> Iterator[Ints]:
     """Positions in batches of about `size` rows; users in random order, the rows of a user together."""
-    names = np.unique(user)
     by_user = np.argsort(user, kind="stable")
-    ends = np.searchsorted(user[by_user], names, side="right")
-    starts = np.searchsorted(user[by_user], names, side="left")
+    _, starts = np.unique(user[by_user], return_index=True)
+    rows = np.split(by_user, starts[1:])
     batch: list[Ints] = []
     count = 0
-    for n in np.random.default_rng([seed, ORDER_STREAM, epoch]).permutation(len(names)):
-        batch.append(by_user[starts[n] : ends[n]])
-        count += int(ends[n] - starts[n])
+    for n in np.random.default_rng([seed, ORDER_STREAM, epoch]).permutation(len(rows)):
+        batch.append(rows[n])
+        count += len(rows[n])
         if count >= size:
             yield np.concatenate(batch)
             batch, count = [], 0

@@ -46,13 +46,13 @@ def advantages_by_definition(rewards: Any, values: Any, mask: Any, lam: float) -
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.floats(0, 1))
-def test_advantages_are_what_their_definition_says(shape: tuple[int, int, int], lam: float) -> None:
+def test_advantages_are_what_their_definition_says(shape, lam):
     rewards, values, mask = random_answers(*shape)
     found = advantages(rewards, values, mask, lam=lam)
     torch.testing.assert_close(found, advantages_by_definition(rewards, values, mask, lam))
 
 
-def test_the_reward_stands_on_the_last_token_and_distance_costs_on_every_one() -> None:
+def test_the_reward_stands_on_the_last_token_and_distance_costs_on_every_one():
     mask = torch.tensor([[1.0, 1, 0], [1, 1, 1], [0, 0, 0]])
     logp, reference = torch.full((3, 3), -1.0), torch.full((3, 3), -3.0)
     rewards = token_rewards(torch.tensor([10.0, 20, 99]), logp, reference, mask, kl=0.25)
@@ -60,7 +60,7 @@ def test_the_reward_stands_on_the_last_token_and_distance_costs_on_every_one() -
     assert rewards.tolist() == [[-0.5, 9.5, 0], [-0.5, -0.5, 19.5], [0, 0, 0]]
 
 
-def test_the_policy_is_not_pushed_further_than_the_clip_and_always_back() -> None:
+def test_the_policy_is_not_pushed_further_than_the_clip_and_always_back():
     ratio = torch.tensor([1.5, 1.5, 0.5, 0.5])
     logp = ratio.log().requires_grad_()
     loss = policy_loss(logp, torch.zeros(4), torch.tensor([1.0, -1, 1, -1]), clip=0.2)
@@ -72,7 +72,7 @@ def test_the_policy_is_not_pushed_further_than_the_clip_and_always_back() -> Non
     assert clipped(torch.tensor([0.1]), torch.zeros(1), clip=0.2).tolist() == [0]
 
 
-def test_a_value_may_move_only_so_far_at_once() -> None:
+def test_a_value_may_move_only_so_far_at_once():
     value = torch.tensor([3.0, 3.0]).requires_grad_()
     loss = value_loss(value, torch.tensor([0.0, 2.9]), torch.tensor([4.0, 4.0]), clip=0.5)
     # from 0 only 0.5 counts: ½ (0.5 − 4)²; from 2.9 all of it: ½ (3 − 4)²
@@ -82,13 +82,13 @@ def test_a_value_may_move_only_so_far_at_once() -> None:
 
 
 @given(st.floats(-5, 5), st.floats(-5, 5))
-def test_an_update_is_never_a_negative_distance(a: float, b: float) -> None:
+def test_an_update_is_never_a_negative_distance(a, b):
     assert float(update_kl(torch.tensor(a), torch.tensor(b))) >= -1e-5
 
 
 @settings(max_examples=40, deadline=None)
 @given(SHAPES.filter(lambda s: s[0] * s[1] > 3))
-def test_whitened_numbers_have_mean_0_and_variance_1_over_what_is_real(shape: tuple[int, int, int]) -> None:
+def test_whitened_numbers_have_mean_0_and_variance_1_over_what_is_real(shape):
     values, _, mask = random_answers(*shape)
     white = whiten(values, mask)
     real = white[mask.bool()]
@@ -98,7 +98,7 @@ def test_whitened_numbers_have_mean_0_and_variance_1_over_what_is_real(shape: tu
         assert float(real.var(correction=0)) == pytest.approx(1, abs=1e-4)
 
 
-def test_equal_rewards_whiten_to_nothing_instead_of_a_division_by_zero() -> None:
+def test_equal_rewards_whiten_to_nothing_instead_of_a_division_by_zero():
     same = torch.full((3,), 5.0)
     assert whiten(same, torch.ones(3)).tolist() == [0, 0, 0]
 
@@ -107,7 +107,7 @@ def test_equal_rewards_whiten_to_nothing_instead_of_a_division_by_zero() -> None
 
 
 @pytest.mark.parametrize("lam", [0.95, 1.0, 0.0])
-def test_advantages_equal_torchrls(lam: float) -> None:
+def test_advantages_equal_torchrls(lam):
     functional = pytest.importorskip("torchrl.objectives.value.functional", reason="needs torchrl")
     rewards, values, mask = random_answers(6, 11, 3)
     last = mask.sum(1).long() - 1
@@ -124,7 +124,7 @@ def test_advantages_equal_torchrls(lam: float) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_losses_equal_torchrls(seed: int) -> None:
+def test_losses_equal_torchrls(seed):
     objectives = pytest.importorskip("torchrl.objectives", reason="needs torchrl")
     from tensordict import TensorDict
     from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prb.errors import BadInput
-from prb.llm import Request, Sampling
+from prb.llm import Request, Sampling, make_llm
 from prb.types import Failure, Post, Query
 from tests import tiny
 from tests.downstream.ppo.runs import writer
@@ -33,12 +33,19 @@ def learner(folder: Path | str, **changes: Any) -> Learner:
     return load_learner(settings(folder, **changes))
 
 
+def move(own: Learner, by: float = 0.1) -> None:
+    """What a few steps of training might do."""
+    with torch.no_grad():
+        for parameter in own.trainable().values():
+            parameter.add_(by)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return llama(tmp_path_factory.mktemp("policy") / "tiny")
 
 
-def test_answers_of_a_batch_begin_in_the_same_column() -> None:
+def test_answers_of_a_batch_begin_in_the_same_column():
     texts = pad_batch(PROMPTS, ANSWERS)
     assert texts.ids.tolist() == [
         [5, 6, 7, 8, 9, 21, 22, 0, 0],
@@ -50,7 +57,7 @@ def test_answers_of_a_batch_begin_in_the_same_column() -> None:
     assert texts.answers.tolist() == [[21, 22, 0, 0], [23, 24, 25, 26], [27, 0, 0, 0]]
 
 
-def test_some_rows_lose_the_columns_that_only_others_need() -> None:
+def test_some_rows_lose_the_columns_that_only_others_need():
     part = pad_batch(PROMPTS, ANSWERS).rows(torch.tensor([2, 0]))
     assert part.ids.tolist() == [[0, 0, 0, 0, 13, 27, 0], [5, 6, 7, 8, 9, 21, 22]]
     alone = pad_batch(PROMPTS, ANSWERS).rows(torch.tensor([2]))
@@ -58,7 +65,7 @@ def test_some_rows_lose_the_columns_that_only_others_need() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2"])
-def test_padding_changes_no_log_probability_and_no_value(tmp_path: Path, architecture: str) -> None:
+def test_padding_changes_no_log_probability_and_no_value(tmp_path, architecture):
     net = learner(tiny.save(tmp_path / "model", architecture)).net
     with torch.no_grad():
         torch.nn.init.normal_(net.head.weight)
@@ -69,7 +76,7 @@ def test_padding_changes_no_log_probability_and_no_value(tmp_path: Path, archite
                 torch.testing.assert_close(column[n, : len(answer)], own[0], rtol=1e-4, atol=1e-4)
 
 
-def test_log_probabilities_are_those_of_the_model_itself(folder: Path) -> None:
+def test_log_probabilities_are_those_of_the_model_itself(folder):
     own = learner(folder)
     logits = own.net.lm(torch.tensor([PROMPTS[0] + ANSWERS[0]])).logits[0].detach()
     at = len(PROMPTS[0])
@@ -82,7 +89,7 @@ def test_log_probabilities_are_those_of_the_model_itself(folder: Path) -> None:
     assert float(seen.entropy[0, 1]) == pytest.approx(float(entropy), abs=1e-5)
 
 
-def test_the_tokens_are_those_of_the_text(folder: Path) -> None:
+def test_the_tokens_are_those_of_the_text(folder):
     policy = learner(folder).policy
     sampling = Sampling(temperature=1.0, max_tokens=12, seed=4)
     requests = [Request(policy_chat(QUERY), replace(sampling, seed=seed)) for seed in range(4)]
@@ -94,7 +101,7 @@ def test_the_tokens_are_those_of_the_text(folder: Path) -> None:
         assert answer.truncated == completion.truncated
 
 
-def test_what_is_learnt_from_does_not_end_before_it_began(tmp_path: Path) -> None:
+def test_what_is_learnt_from_does_not_end_before_it_began(tmp_path):
     own = learner(writer(tmp_path / "silent", end=40.0))  # it would say nothing at all
     requests = [Request(policy_chat(QUERY), Sampling(temperature=1.0, max_tokens=4, seed=seed)) for seed in range(12)]
     silent = [answer for answer in own.policy.complete(requests) if not isinstance(answer, Failure)]
@@ -105,7 +112,7 @@ def test_what_is_learnt_from_does_not_end_before_it_began(tmp_path: Path) -> Non
     assert [answer.text for answer in own.policy.complete(requests) if not isinstance(answer, Failure)] == [""] * 12
 
 
-def test_probabilities_are_counted_as_answers_are_drawn(folder: Path) -> None:
+def test_probabilities_are_counted_as_answers_are_drawn(folder):
     """Over all first tokens they add up to one without the end, over all second ones with it."""
     own = learner(folder)
     words = range(own.net.lm.config.vocab_size)
@@ -118,7 +125,7 @@ def test_probabilities_are_counted_as_answers_are_drawn(folder: Path) -> None:
         assert float(second[:, 1].sum()) == pytest.approx(1, abs=1e-4)
 
 
-def test_an_answer_without_words_is_empty(folder: Path) -> None:
+def test_an_answer_without_words_is_empty(folder):
     own = learner(folder)
     with torch.no_grad():
         own.net.lm.lm_head.weight.zero_()  # all tokens alike: the likeliest is <pad>, which is no text
@@ -127,7 +134,7 @@ def test_an_answer_without_words_is_empty(folder: Path) -> None:
     assert answer.text == ""
 
 
-def test_a_long_prompt_loses_its_oldest_posts_and_leaves_room_for_the_answer(folder: Path) -> None:
+def test_a_long_prompt_loses_its_oldest_posts_and_leaves_room_for_the_answer(folder):
     policy = learner(folder).policy
 
     def fit(prompt: int, answer: int) -> tuple[Query, int] | Failure:
@@ -144,7 +151,7 @@ def test_a_long_prompt_loses_its_oldest_posts_and_leaves_room_for_the_answer(fol
 
 
 @pytest.mark.parametrize("lora", [0, 2])
-def test_the_reference_stays_what_the_policy_was(folder: Path, lora: int) -> None:
+def test_the_reference_stays_what_the_policy_was(folder, lora):
     if lora:
         pytest.importorskip("peft", reason="needs the train extra")
     own, texts = learner(folder, lora=lora), pad_batch(PROMPTS, ANSWERS)
@@ -154,16 +161,13 @@ def test_the_reference_stays_what_the_policy_was(folder: Path, lora: int) -> Non
             return own.net.answer_logp(run(lm, texts)[0], texts)[0]
 
     before = logp(own.net.lm)
-    with torch.no_grad():
-        for parameter in own.net.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.1)
+    move(own)
     with own.as_reference() as lm:
         torch.testing.assert_close(logp(lm), before)
     assert (logp(own.net.lm) - before).abs().max() > 0.01
 
 
-def test_adapters_are_all_that_lora_trains_and_they_depend_on_the_seed_alone(folder: Path) -> None:
+def test_adapters_are_all_that_lora_trains_and_they_depend_on_the_seed_alone(folder):
     pytest.importorskip("peft", reason="needs the train extra")
     one, same, other = (learner(folder, lora=2, seed=seed).trainable() for seed in (1, 1, 2))
     assert all("lora" in name or name.startswith("head.") for name in one)
@@ -171,7 +175,7 @@ def test_adapters_are_all_that_lora_trains_and_they_depend_on_the_seed_alone(fol
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_critic_of_its_own_leaves_the_policy_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_critic_of_its_own_leaves_the_policy_alone(folder, monkeypatch):
     texts = pad_batch(PROMPTS, ANSWERS)
     for separate in (False, True):
         monkeypatch.setattr("prb.downstream.ppo.OURS", OURS._replace(separate_critic=separate))
@@ -182,55 +186,37 @@ def test_a_critic_of_its_own_leaves_the_policy_alone(folder: Path, monkeypatch: 
         assert reached == (not separate)
 
 
-def test_training_does_not_touch_the_copy_that_others_use(folder: Path) -> None:
-    from prb.llm import make_llm
+REQUEST = [Request(policy_chat(QUERY), Sampling(temperature=1.0, max_tokens=10, seed=3))]
 
-    request = [Request(policy_chat(QUERY), Sampling(max_tokens=8))]
+
+def test_training_does_not_touch_the_copy_that_others_use(folder):
     judge = make_llm(f"transformers/{folder}?device=cpu&dtype=fp32")
-    before = judge.complete(request)
-    own = learner(folder)
-    with torch.no_grad():
-        for parameter in own.net.lm.parameters():
-            parameter.add_(0.5)
-    assert judge.complete(request) == before
+    before = judge.complete(REQUEST)
+    move(learner(folder), by=0.5)
+    assert judge.complete(REQUEST) == before
 
 
-def test_a_saved_policy_can_be_loaded_as_any_other(folder: Path, tmp_path: Path) -> None:
-    from prb.llm import make_llm
-
-    own = learner(folder)
-    with torch.no_grad():
-        own.net.lm.lm_head.weight.mul_(1.3)
-    own.save(tmp_path / "policy")
-    request = [Request(policy_chat(QUERY), Sampling(temperature=1.0, max_tokens=10, seed=3))]
-    assert make_llm(f"transformers/{tmp_path / 'policy'}").complete(request) == own.policy.complete(request)
-    assert not list((tmp_path / "policy").glob("*.bin"))
-
-
-def test_saved_adapters_can_be_put_on_the_base_again(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("peft", reason="needs the train extra")
-    from prb.llm import make_llm
-
-    own = learner(folder, lora=2)
-    with torch.no_grad():
-        for parameter in own.net.lm.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.05)
-    own.save(tmp_path / "policy")
-    request = [Request(policy_chat(QUERY), Sampling(max_tokens=10))]
-    again = make_llm(f"transformers/{folder}?adapter={tmp_path / 'policy'}")
-    assert again.complete(request) == own.policy.complete(request)
+@pytest.mark.parametrize("lora", [0, 2])
+def test_a_saved_policy_is_loaded_as_any_other_and_adapters_go_on_the_base_again(folder, tmp_path, lora):
+    if lora:
+        pytest.importorskip("peft", reason="needs the train extra")
+    own, saved = learner(folder, lora=lora), tmp_path / "policy"
+    move(own, by=0.05)
+    own.save(saved)
+    again = make_llm(f"transformers/{folder}?adapter={saved}" if lora else f"transformers/{saved}")
+    assert again.complete(REQUEST) == own.policy.complete(REQUEST)
+    assert not list(saved.glob("*.bin"))
 
 
 @pytest.mark.parametrize(
     ("option", "lora", "why"), [("dtype=bf16", 0, "32 bits"), ("adapter=x", 2, "merge that one first")]
 )
-def test_what_training_cannot_take_is_refused(folder: Path, option: str, lora: int, why: str) -> None:
+def test_what_training_cannot_take_is_refused(folder, option, lora, why):
     with pytest.raises(BadInput, match=why):
         learner(f"{folder}?{option}", lora=lora)
 
 
-def test_values_stay_in_32_bits_where_the_model_computes_in_16(folder: Path) -> None:
+def test_values_stay_in_32_bits_where_the_model_computes_in_16(folder):
     net = learner(folder).net
     torch.nn.init.normal_(net.head.weight, generator=torch.Generator().manual_seed(0))
     batch = pad_batch(PROMPTS, ANSWERS)

@@ -200,8 +200,8 @@ class Trainer:
         for prompt, fit in zip(prompts, fitted, strict=True):
             seed = draw(config.seed, "answer", self.done, prompt.item.id, bits=SEED_BITS)
             sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, seed=seed)
-            chat = fit if isinstance(fit, Failure) else policy_chat(fit[0], config.policy_prompt)
-            requests.append(chat if isinstance(chat, Failure) else Request(chat, sampling))
+            made = fit if isinstance(fit, Failure) else Request(policy_chat(fit[0], config.policy_prompt), sampling)
+            requests.append(made)
         with self.autocast():
             answers = policy.write(requests)
 
@@ -463,11 +463,9 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
         if judge:
             folder.confirm_model(f"grader: {config.grader}", judge.fingerprint)
         asked = CalledModel.of(config.model, model, "score", from_caller=reward is not None)
-        graded_by = (
-            (CalledModel.of(config.grader or "", judge, "grade", from_caller=grader is not None), judge)
-            if judge
-            else None
-        )
+        graded_by = None
+        if judge:
+            graded_by = CalledModel.of(config.grader or "", judge, "grade", from_caller=grader is not None), judge
         with open_replies(out, progress) as replies:
             held_out = HeldOut(config, prompts, learner, asked, graded_by, Asking(replies, Breaker(), progress))
             before = held_out.answer("before")  # what is missing can be asked for: the weights are still the first ones
