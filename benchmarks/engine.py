@@ -99,7 +99,7 @@ def make_bundles(tokenizer: Any, queries: int, answers: int) -> list[Bundle]:
         posts = top_posts(pair.question, pair.profile, RANKERS["embedding"], k=10).posts
         query = Query(question=pair.question, user=pair.user, posts=posts)
         texts = [*pair.answers, *pool[n * 64 : n * 64 + answers - 2]]
-        made.append(bundle([chat.text(query, text).ids for text in texts]))
+        made.append(bundle([text.ids for text in chat.texts(query, texts)]))
     return made
 
 
@@ -193,7 +193,7 @@ def tokenizing(tokenizer: Any) -> tuple[int, float, float]:
     start = time.process_time()
     chat.texts(query, answers)
     together = time.process_time()
-    one_by_one = [chat.text(query, answer) for answer in answers]
+    one_by_one = [chat.texts(query, [answer])[0] for answer in answers]
     return one_by_one[0].start, together - start, time.process_time() - together
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.llm.tiny import byte_level
+
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 transformers = pytest.importorskip("transformers", reason="needs the torch extra")
 
@@ -29,31 +31,16 @@ SIZE = {
 
 
 def tokenizer(template: str | None = CHAT, *, encoder: bool = False) -> Any:
-    """Byte-level BPE trained on a few words: any text goes in and comes out."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers.processors import ByteLevel, Sequence, TemplateProcessing
 
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
     special = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    raw.train_from_iterator(
-        WORDS, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+    template_of = TemplateProcessing(
+        single="<s> $A </s>" if encoder else "<s> $A",
+        pair="<s> $A </s> $B:1 </s>:1" if encoder else None,
+        special_tokens=[("<s>", 1), ("</s>", 2)],
     )
-    single = "<s> $A </s>" if encoder else "<s> $A"
-    pair = "<s> $A </s> $B:1 </s>:1" if encoder else None
-    ends = [("<s>", raw.token_to_id("<s>")), ("</s>", raw.token_to_id("</s>"))]
-    raw.post_processor = processors.Sequence(
-        [
-            processors.ByteLevel(trim_offsets=False),
-            processors.TemplateProcessing(single=single, pair=pair, special_tokens=ends),
-        ]
-    )
-    made = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=raw, bos_token="<s>", eos_token="</s>", pad_token="<pad>", model_max_length=512
-    )
-    made.chat_template = template
-    return made
+    processor = Sequence([ByteLevel(trim_offsets=False), template_of])
+    return byte_level(WORDS, special, 400, template, post_processor=processor, model_max_length=512)
 
 
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

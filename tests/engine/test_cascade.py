@@ -133,11 +133,8 @@ def test_rows_hold_every_suffix_once_in_order_and_stay_within_the_budget(budget:
 @pytest.mark.parametrize("sizes", [(8, 8), (24, 16), (7, 7)])
 def test_plain_products_in_steps_are_attention(causal: bool, sizes: tuple[int, int], monkeypatch: Any) -> None:
     monkeypatch.setattr(cascade, "SCORES", 100)
-    query, key, value = (
-        torch.randn(2, 6, 11, sizes[0]),
-        torch.randn(2, 3, 11, sizes[0]),
-        torch.randn(2, 3, 11, sizes[1]),
-    )
+    shapes = ((6, sizes[0]), (3, sizes[0]), (3, sizes[1]))
+    query, key, value = (torch.randn(2, heads, 11, size) for heads, size in shapes)
     out, lse = cascade.plain(query, key, value, 0.3, causal)
     expected = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, is_causal=causal, scale=0.3, enable_gqa=True

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.engine.chat import AnswerScorer, Chat, Group, Text, TwoTexts, fit, group_by_query
+from prb.engine.chat import AnswerScorer, Chat, Text, TwoTexts, fit, group_by_query
 from prb.prompts import flat
-from prb.types import Ask, Choice, Failure, Post, Query, Reward, Turn
+from prb.types import Ask, Choice, Failure, Post, Query, Turn
 from tests import tiny
 
 ASK = Query(question="ask")
@@ -44,14 +44,14 @@ def test_a_query_is_written_by_the_models_template_or_as_plain_text(
 ) -> None:
     tokenizer = tiny.tokenizer(template)
     chat = Chat(tokenizer, system=system)
-    assert tokenizer.decode(chat.text(Query(question="ask", context=context), "answer").ids) == text
+    assert tokenizer.decode(chat.texts(Query(question="ask", context=context), ["answer"])[0].ids) == text
 
 
 def test_without_a_history_the_tokens_are_those_of_the_chat_template_for_the_bare_message() -> None:
     tokenizer, question = tiny.tokenizer(), " Which bread?\n\nA book: "
     turns = [{"role": "user", "content": question}, {"role": "assistant", "content": "big"}]
     expected = tokenizer.apply_chat_template(turns, return_dict=False)
-    assert list(Chat(tokenizer).text(Query(question=question), "big").ids) == list(expected)
+    assert list(Chat(tokenizer).texts(Query(question=question), ["big"])[0].ids) == list(expected)
 
 
 def test_an_encoder_gets_two_texts() -> None:
@@ -76,12 +76,9 @@ def fitting(answers: Sequence[str], limit: int) -> Callable[[Query], bool]:
 def test_the_oldest_posts_go_first_and_as_few_as_possible_then_the_middle_of_the_question() -> None:
     assert fit(query(3), fitting(["a"], 1000)) == (query(3), 0)
     full, bare = (len(encode(query(posts), "a")) for posts in (6, 0))
-    fitted = fit(query(6), fitting(["a"], full - 1))
-    assert not isinstance(fitted, Failure)
-    assert ([post.id for post in fitted[0].posts], fitted[1]) == (["1", "2", "3", "4", "5"], 1)
-    fitted = fit(query(4), fitting(["a"], bare - 4))
-    assert not isinstance(fitted, Failure)
-    short, cut = fitted
+    short, cut = fit(query(6), fitting(["a"], full - 1))
+    assert ([post.id for post in short.posts], cut) == (["1", "2", "3", "4", "5"], 1)
+    short, cut = fit(query(4), fitting(["a"], bare - 4))
     assert (cut, short.posts) == (5, ())
     assert short.question.startswith("w0 w1")
     assert short.question.endswith("w11")
@@ -125,43 +122,41 @@ def test_after_the_posts_go_the_oldest_choices_then_the_oldest_turns_and_a_conve
     assert {q.choices[-1] for q, _ in cuts if q.choices} == {choices[-1]}
 
 
-LOOP = "{% for m in messages %}"
-END = "{% endfor %}"
+def loop(turn: str, *, start: str = "", end: str = "") -> str:
+    return start + "{% for m in messages %}" + turn + "{% endfor %}" + end
+
+
+BOS = "{{ bos_token }}"
 IM_TURN = "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
-THOUGHTS = (
+INST = "{% if m['role'] == 'user' %}[INST] {{ m['content'] | trim }} [/INST]{% else %}"
+LLAMA_3 = "<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n{{ m['content'] | trim }}<|eot_id|>"
+GEMMA = (
+    "{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}"
+    "<start_of_turn>{{ role }}\n{{ m['content'] | trim }}<end_of_turn>\n"
+)
+QWEN_3 = (
+    "{% if m['role'] == 'assistant' %}"
     "{% set parts = m['content'].split('</think>') %}{% set said = parts[-1].lstrip('\n') %}"
     "{% set thought = parts[0].split('<think>')[-1].strip() if parts | length > 1 else '' %}"
+    "<|im_start|>assistant\n<think>\n{{ thought }}\n</think>\n\n{{ said }}<|im_end|>\n"
+    "{% else %}" + IM_TURN + "{% endif %}"
 )
-INST = "{% if m['role'] == 'user' %}[INST] {{ m['content'] | trim }} [/INST]{% else %}"
+DEEPSEEK = (
+    "{% if m['role'] == 'user' %}<|User|>{{ m['content'] }}{% else %}"
+    "<|Assistant|>{{ m['content'].split('</think>')[-1] }}{{ eos_token }}{% endif %}"
+)
 TEMPLATES = {
-    "ChatML": LOOP + IM_TURN + END,
-    "Llama 3": "{{ bos_token }}"
-    + LOOP
-    + "<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n{{ m['content'] | trim }}<|eot_id|>"
-    + END,
-    "Llama 2": "{{ bos_token }}" + LOOP + INST + " {{ m['content'] | trim }} {{ eos_token }}{% endif %}" + END,
-    "Mistral": "{{ bos_token }}" + LOOP + INST + "{{ m['content'] }}{{ eos_token }}{% endif %}" + END,
-    "Gemma": "{{ bos_token }}"
-    + LOOP
-    + "{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}"
-    + "<start_of_turn>{{ role }}\n{{ m['content'] | trim }}<end_of_turn>\n"
-    + END,
-    "Phi-3": LOOP + "<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n" + END + "{{ eos_token }}",
-    "Zephyr": LOOP + "<|{{ m['role'] }}|>\n{{ m['content'] }}{{ eos_token }}\n" + END,
-    "Qwen 3": LOOP
-    + "{% if m['role'] == 'assistant' %}"
-    + THOUGHTS
-    + "<|im_start|>assistant\n<think>\n{{ thought }}\n</think>\n\n{{ said }}<|im_end|>\n{% else %}"
-    + IM_TURN
-    + "{% endif %}"
-    + END,
-    "DeepSeek": "{{ bos_token }}"
-    + LOOP
-    + "{% if m['role'] == 'user' %}<|User|>{{ m['content'] }}{% else %}"
-    + "<|Assistant|>{{ m['content'].split('</think>')[-1] }}{{ eos_token }}{% endif %}"
-    + END,
-    "words": LOOP + "{{ m['role'] }}: {{ m['content'] }} end\n" + END,
-    "nothing after": LOOP + "{{ m['role'] }}\n{{ m['content'] }}" + END,
+    "ChatML": loop(IM_TURN),
+    "Llama 3": loop(LLAMA_3, start=BOS),
+    "Llama 2": loop(INST + " {{ m['content'] | trim }} {{ eos_token }}{% endif %}", start=BOS),
+    "Mistral": loop(INST + "{{ m['content'] }}{{ eos_token }}{% endif %}", start=BOS),
+    "Gemma": loop(GEMMA, start=BOS),
+    "Phi-3": loop("<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n", end="{{ eos_token }}"),
+    "Zephyr": loop("<|{{ m['role'] }}|>\n{{ m['content'] }}{{ eos_token }}\n"),
+    "Qwen 3": loop(QWEN_3),
+    "DeepSeek": loop(DEEPSEEK, start=BOS),
+    "words": loop("{{ m['role'] }}: {{ m['content'] }} end\n"),
+    "nothing after": loop("{{ m['role'] }}\n{{ m['content'] }}"),
     "none": None,
 }
 HOSTILE_ANSWERS = [
@@ -192,25 +187,22 @@ def test_the_marked_tokens_decode_to_the_answer(name: str, answer: str, question
     chat, tokenizer = chat_of(name)
     query = Query(question=question, context=(Turn("user", answer), Turn("assistant", question)))
     expected = answer.rpartition("</think>")[2] if name in ("Qwen 3", "DeepSeek") else answer
-    assert shown(tokenizer, chat.text(query, answer)).strip() == expected.strip()
+    assert shown(tokenizer, chat.texts(query, [answer])[0]).strip() == expected.strip()
 
 
 def test_reasoning_that_an_answer_brings_is_part_of_it_if_the_template_shows_it() -> None:
     answer = "<think>\nbe early\n</think>\n\ncook a long day"
     chat, tokenizer = chat_of("Qwen 3")
-    text = chat.text(Query(question="ask"), answer)
+    (text,) = chat.texts(ASK, [answer])
     assert shown(tokenizer, text) == answer
     assert tokenizer.decode(text.ids[: text.start]).endswith("<|im_start|>assistant\n")
     chat, tokenizer = chat_of("DeepSeek")
-    assert shown(tokenizer, chat.text(Query(question="ask"), answer)).strip() == "cook a long day"
+    assert shown(tokenizer, chat.texts(ASK, [answer])[0]).strip() == "cook a long day"
 
 
 def test_an_answer_of_which_the_template_shows_nothing_is_a_failure() -> None:
-    query = Query(question="ask")
-    asks = [Ask(query, "<think>so</think>"), Ask(query, "so")]
-    empty, scored = sorted(
-        list(group_by_query(asks, chat_of("DeepSeek")[0], 512))[:2], key=lambda group: group.positions
-    )
+    asks = [Ask(ASK, "<think>so</think>"), Ask(ASK, "so")]
+    empty, scored, _ = group_by_query(asks, chat_of("DeepSeek")[0], 512)
     assert (empty.positions, empty.failure) == ([0], Failure("empty answer", "the chat template shows nothing of it"))
     assert scored.positions == [1]
 
@@ -220,9 +212,7 @@ class Letters:
 
     def texts(self, query: Query, answers: Sequence[str]) -> list[Text]:
         prompt = " ".join([*(post.text for post in query.posts), query.question])
-        return [
-            Text(list(map(ord, prompt + answer)), len(prompt), len(prompt) + len(answer)) for answer in answers
-        ]  # fmt: skip
+        return [Text([*map(ord, prompt + answer)], len(prompt), len(prompt + answer)) for answer in answers]
 
 
 ASKS = [Ask(Query(question=f"q{n % 4}"), "x" * (n % 5)) for n in range(23)]
@@ -245,7 +235,6 @@ def test_rewards_come_in_the_order_of_the_asks_and_queries_are_read_together() -
         if not ask.answer:
             assert reward == Failure("empty answer")
         else:
-            assert isinstance(reward, Reward)
             assert reward == sum(map(ord, ask.query.question + ask.answer))
             assert (reward.tokens, reward.spoken) == (2 + len(ask.answer), len(ask.answer))
     assert scorer().score([]) == []
@@ -254,6 +243,5 @@ def test_rewards_come_in_the_order_of_the_asks_and_queries_are_read_together() -
 def test_a_query_that_is_too_long_is_cut_alike_for_all_its_answers() -> None:
     query = Query(question="q", posts=tuple(Post(str(n), "", "p" * 20) for n in range(5)))
     asks = [Ask(query, "a"), Ask(query, "b" * 30)]
-    (group, _) = group_by_query(asks, Letters(), 100)
-    assert isinstance(group, Group)
+    group, _ = group_by_query(asks, Letters(), 100)
     assert (group.cut, [len(text.ids) for text in group.texts]) == (2, [65, 94])

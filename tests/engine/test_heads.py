@@ -154,7 +154,7 @@ def test_a_models_own_forward_pass_counts_not_its_bare_head(tmp_path: Path) -> N
     assert "its forward pass is not a head on its last state" in model.execution
     checkpoint = load(str(folder), "classifier", Loading(trust_remote_code=True))
     for ask, score in zip(ASKS, model.score(ASKS), strict=True):
-        ids = torch.tensor([list(Chat(checkpoint.tokenizer).text(*ask).ids)])
+        ids = torch.tensor([list(Chat(checkpoint.tokenizer).texts(ask.query, [ask.answer])[0].ids)])
         with torch.inference_mode():
             assert score == pytest.approx(float(checkpoint.model(input_ids=ids).logits[0, 0]), abs=1e-3)
 
@@ -177,7 +177,7 @@ def test_known_checkpoints_with_their_own_code_are_read_where_their_reward_is(
     chat = Chat(transformers.AutoTokenizer.from_pretrained(folder))
     for ask, score in zip(ASKS, scores, strict=True):
         with torch.inference_mode():
-            parts = plain(input_ids=torch.tensor([list(chat.text(*ask).ids)])).logits[0].tanh()
+            parts = plain(input_ids=torch.tensor([list(chat.texts(ask.query, [ask.answer])[0].ids)])).logits[0].tanh()
         assert score == pytest.approx(float(parts.sum() if column is None else parts[column]), abs=1e-4)
 
 
@@ -218,7 +218,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def by_hand(loaded: Checkpoint, query: Query, answer: str, layer: int) -> np.ndarray:
-    text = Chat(loaded.tokenizer).text(query, answer)
+    (text,) = Chat(loaded.tokenizer).texts(query, [answer])
     with torch.inference_mode():
         out = loaded.model(input_ids=torch.tensor([list(text.ids)]), output_hidden_states=True)
     return out.hidden_states[layer][0, text.start : text.end].mean(dim=0).numpy()

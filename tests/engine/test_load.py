@@ -61,13 +61,6 @@ def test_settings_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
         load(str(folder), "causal")
 
 
-@pytest.mark.parametrize("device", ["foo", "meta", "cpu:x", "cuda:99"])
-def test_a_device_that_cannot_be_used_is_one_line(device: str, tmp_path: Path) -> None:
-    folder = tiny.save(tmp_path, "llama")
-    with pytest.raises(BadInput, match=rf"^device={device}[^\n]*$"):
-        MODELS.make(f"likelihood?lm={folder}&device={device}")
-
-
 def test_a_model_may_be_spread_over_devices_and_its_attention_chosen(tmp_path: Path) -> None:
     folder = str(tiny.save(tmp_path, "llama", labels=1))
     plain, spread = load(folder, "classifier"), load(folder, "classifier", Loading(device_map="auto"))
@@ -86,6 +79,7 @@ def test_a_model_may_be_spread_over_devices_and_its_attention_chosen(tmp_path: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        *((f"device={device}", rf"^device={device}[^\n]*$") for device in ("foo", "meta", "cpu:x", "cuda:99")),
         ("attn_implementation=fast", r"^cannot load [^\n]*fast[^\n]*$"),
         ("device_map=gpu7", "device_map"),
     ],

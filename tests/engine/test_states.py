@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 from prb.engine.chat import Text, common_prefix
 from prb.engine.heads import AnswerLogp, HiddenStates, LastToken
 from prb.engine.load import Checkpoint, Loading, load
-from prb.engine.states import (
-    Bundle,
-    Sharing,
-    States,
-    batches,
-    bundle,
-    probe,
-    probe_tokens,
-    whole_batches,
-)
+from prb.engine.states import Bundle, Sharing, States, batches, bundle, probe, probe_tokens, whole_batches
 from prb.types import Ask, Failure, Query
 from tests import tiny
 from tests.architectures import ARCHITECTURES, ENCODERS, HYBRID, ROPE, SHARED, model_of
@@ -56,40 +47,40 @@ def test_the_common_prefix_is_the_longest_one(sequences: list[list[int]]) -> Non
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 120))
 def test_batches_hold_everything_once_and_stay_within_the_budget(lengths: list[int], budget: int) -> None:
-    groups = list(batches(lengths, budget))
+    groups = batches(lengths, budget)
     assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
     for group in groups:
         assert len(group) == 1 or len(group) * max(lengths[i] for i in group) <= budget
 
 
-def test_a_prefix_is_computed_once_for_all_its_answers(tmp_path: Path) -> None:
-    loaded = load(str(tiny.save(tmp_path, "llama")), "causal", Loading())
-    body, seen = loaded.model.base_model, []
-    body.register_forward_pre_hook(lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True)
-    made = Bundle(list(range(5, 105)), tuple([n, n + 1, n + 2] for n in range(5, 15)))
-    States(body, budget=4096).run([made], lambda states, *_: len(states))
-    assert sum(seen) == 100 + 10 * 3
-
-
-def test_a_batch_of_suffixes_holds_no_more_copies_of_the_prefix_than_fit(
+def test_a_prefix_is_computed_once_and_not_copied_more_often_than_copies_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load(str(tiny.save(tmp_path, "llama")), "causal", Loading())
-    body, rows = loaded.model.base_model, []
-    body.register_forward_pre_hook(lambda _, __, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    body, passes = loaded.model.base_model, []
+    body.register_forward_pre_hook(lambda _, __, kwargs: passes.append(kwargs["input_ids"].shape), with_kwargs=True)
     made = Bundle(list(range(5, 105)), tuple([n, n + 1] for n in range(5, 15)))
+    shared = States(body, budget=4096)
+    shared.run([made], lambda states, *_: len(states))
+    assert passes == [(1, 100 + 10 * 2)]
+    passes.clear()
     # keys and values of 100 tokens: 3 layers x 2 x 16 numbers x 4 bytes x 100 = 38,400 bytes
     monkeypatch.setattr("prb.engine.states.COPIED_BYTES", 4 * 38_400)
-    shared = States(body, budget=4096)
     monkeypatch.setattr(shared, "_cascade", None)  # packed rows copy nothing
     shared.run([made], lambda states, *_: len(states))
-    assert rows == [1, 4, 4, 2]
+    assert [rows for rows, _ in passes] == [1, 4, 4, 2]
 
 
 TOLERANCE = {"fp32": 2e-5, "bf16": 0.06, "fp16": 0.01}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HALVES = ["Llama", "Qwen3", "Gemma 2", "GPT-2"]
 CASES = [(name, dtype) for name in ARCHITECTURES for dtype in ("fp32", "bf16")] + [(name, "fp16") for name in HALVES]
+
+WHY = {
+    **dict.fromkeys(ROPE, ", one length per batch: its positions depend on the length of a text"),
+    **dict.fromkeys(HYBRID, " in padded batches: it keeps other state than keys and values"),
+    **dict.fromkeys(ENCODERS, " in padded batches: it looks ahead, as encoders do"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -111,35 +102,31 @@ def groups_of(lengths: list[list[int]], shared: int = 30) -> list[list[Text]]:
     return groups
 
 
-def plain_states(model: Any, text: Text) -> Any:
-    with torch.inference_mode():
-        return model(input_ids=torch.tensor([list(text.ids)])).last_hidden_state[0]
+@torch.inference_mode()
+def alone(model: Any, text: Text) -> Any:
+    """The model's own output for one text."""
+    return model(input_ids=torch.tensor([list(text.ids)]))
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
-def test_states_are_those_of_a_plain_forward_pass(name: str, dtype: str, tokenizer: Any) -> None:
+def test_states_are_those_of_a_plain_forward_pass_or_a_model_says_why_it_cannot_share(
+    name: str, dtype: str, tokenizer: Any
+) -> None:
     body = model_of(name, "AutoModel", DTYPES[dtype])
     sharing = probe(body, probe_tokens(tokenizer, 512))
     assert sharing.prefixes == (name in SHARED), sharing
     assert sharing.padding == (name not in ROPE)
     if not sharing.prefixes:
+        assert str(sharing).startswith(f"prefixes not shared, whole texts{WHY[name]}")
         return
     states = States(body, 256)
     groups = groups_of([[40, 70, 33], [90], [12, 50]])
     bundles = [bundle([t.ids for t in g], at_most=min(t.start for t in g)) for g in groups]
     for group, rows in zip(groups, states.run(bundles, lambda s, *_: s[-1]), strict=True):
         for text, row in zip(group, rows, strict=True):
-            expected = plain_states(body, text)[-1]
+            expected = alone(body, text).last_hidden_state[0, -1]
             scale = max(1.0, float(expected.abs().max()))
             assert float((row.float() - expected.float()).abs().max()) <= TOLERANCE[dtype] * scale
-
-
-@pytest.mark.parametrize("name", [*HYBRID, *ENCODERS])
-def test_a_model_that_cannot_share_says_why(name: str, tokenizer: Any) -> None:
-    body = model_of(name, "AutoModel", torch.bfloat16)
-    sharing = probe(body, probe_tokens(tokenizer, 512))
-    assert "looks ahead" in str(sharing) if name in ENCODERS else "other state than keys and values" in str(sharing)
-    assert str(sharing).startswith("prefixes not shared, whole texts in padded batches: ")
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -160,15 +147,12 @@ def test_texts_beyond_the_switch_of_the_rotary_embedding_do_not_change_their_nei
     model = model_of(name, "AutoModelForSequenceClassification")
     model.config.pad_token_id = 0
     head = LastToken(checkpoint_of(model, tokenizer, budget=4096))
-    assert str(head.sharing).startswith("prefixes not shared, whole texts, one length per batch: its positions depend")
     # one prefix of 150 tokens with a short answer beside a text with a long one: together they would pass the switch
     groups = groups_of([[160, 199], [230, 60], [120, 60], [300], [200]], shared=150)
     for group, rows in zip(groups, head.logits(groups), strict=True):
         for text, row in zip(group, rows, strict=True):
             fresh = model_of(name, "AutoModelForSequenceClassification")  # without a memory of longer texts
-            with torch.inference_mode():
-                alone = fresh(input_ids=torch.tensor([list(text.ids)])).logits[0]
-            assert float(row) == pytest.approx(float(alone), abs=1e-4)
+            assert float(row) == pytest.approx(float(alone(fresh, text).logits[0]), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma 2", "GPT-2", "Qwen3-Next", "BERT", "DeBERTa"])
@@ -183,9 +167,7 @@ def test_a_reward_head_gives_what_the_model_gives_alone_whatever_the_batch_and_i
         order = Random(budget).sample(groups, len(groups))
         for group, rows in zip(order, head.logits(order), strict=True):
             for text, row in zip(group, rows, strict=True):
-                with torch.inference_mode():
-                    alone = model(input_ids=torch.tensor([list(text.ids)])).logits[0]
-                assert float(row) == pytest.approx(float(alone), abs=1e-4)
+                assert float(row) == pytest.approx(float(alone(model, text).logits[0]), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Granite", "Gemma 2", "LFM2", "Mamba"])
@@ -199,8 +181,7 @@ def test_log_probabilities_of_answers_are_those_of_a_plain_pass(name: str, token
     assert len(calls) == 1 or name == "Gemma 2"
     for group, rows in zip(groups, all_rows, strict=True):
         for text, found in zip(group, rows, strict=True):
-            with torch.inference_mode():
-                logp = torch.log_softmax(model(input_ids=torch.tensor([list(text.ids)])).logits[0].float(), dim=-1)
+            logp = alone(model, text).logits[0].float().log_softmax(-1)
             slow = sum(float(logp[i - 1, text.ids[i]]) for i in range(text.start, text.end))
             assert found == pytest.approx(slow, abs=2e-3)
 

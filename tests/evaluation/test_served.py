@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from prb.api import evaluate
 from prb.errors import Unreachable
 from tests import tiny
 from tests.conftest import make_row
-from tests.models.reward_server import RewardServer, serve_rewards, start
+from tests.models.reward_server import RewardServer, serve_rewards
 from tests.runs import outcomes
 
 
@@ -35,8 +36,9 @@ def test_a_run_whose_server_died_is_resumed_and_equals_an_undisturbed_one(server
         return evaluate(dataset=str(rows), model=(spec,), batch=4, out=tmp_path / out, quiet=True, cache=False)
 
     def dies(one: RewardServer, _: Any) -> None:
+        if len(one.bodies) == 31:
+            threading.Thread(target=one.stop).start()
         if len(one.bodies) > 30:
-            one.stop()
             raise ConnectionError
 
     with serve_rewards(server):
@@ -49,7 +51,7 @@ def test_a_run_whose_server_died_is_resumed_and_equals_an_undisturbed_one(server
         assert 0 < len(kept) < len(outcomes(tmp_path / "whole"))
         assert all(line["failure"] is None for line in kept)
         server.fault = lambda *_: None
-        start(server)
+        server.start()
         resumed = run("again")
     assert outcomes(tmp_path / "again") == outcomes(tmp_path / "whole")
     assert resumed.summary == whole.summary

@@ -18,7 +18,7 @@ def ask(*texts: str, **sampling: Any) -> list[Request]:
     return [Request((Turn("system", "Be brief."), Turn("user", text)), Sampling(**sampling)) for text in texts]
 
 
-def one(llm: Endpoint, **sampling: Any) -> Completion | Failure:
+def one(llm: Endpoint, **sampling: Any) -> Any:
     (result,) = llm.complete(ask("hello", **sampling))
     return result
 

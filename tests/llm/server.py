@@ -32,6 +32,7 @@ class Seen:
     times: int
     """How often the same text was asked before."""
     connection: int
+    path: str = ""
 
     @property
     def text(self) -> str:
@@ -114,9 +115,10 @@ class Server:
         """One request and its reply; whether the connection stays open."""
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines[1:] if line)}
-        body = json.loads(await reader.readexactly(int(headers["content-length"])))
-        seen = Seen(body, headers, len(self.seen), self._asked[json.dumps(body["messages"])], connection)
-        self._asked[json.dumps(body["messages"])] += 1
+        body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"{}")
+        asked = json.dumps(body.get("messages", body))
+        seen = Seen(body, headers, len(self.seen), self._asked[asked], connection, lines[0].split()[1])
+        self._asked[asked] += 1
         self.seen.append(seen)
         self.arrived.release()
         full = self.slots is not None and self.active >= self.slots
@@ -160,24 +162,34 @@ class Server:
         self.port = listening.sockets[0].getsockname()[1]
         return listening
 
+    def start(self) -> None:
+        """In a thread, on a free port; on the same one if it was stopped before."""
+        self._loop = asyncio.new_event_loop()
+        self._listening = self._loop.run_until_complete(self.listen())
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """As a process that is killed: nobody listens, and open connections end."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._listening.close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0.01))
+        self._loop.close()
+
 
 @contextmanager
 def serve(script: Script = echo, slots: int | None = None) -> Iterator[Server]:
     server = Server(script, slots)
-    loop = asyncio.new_event_loop()
-    listening = loop.run_until_complete(server.listen())
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
+    server.start()
     try:
         yield server
     finally:
-        loop.call_soon_threadsafe(listening.close)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0.01))
-        loop.close()
+        server.stop()
 
 
 def in_turn(*replies: Reply) -> Script:

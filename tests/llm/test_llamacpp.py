@@ -89,17 +89,14 @@ def test_smollm2_answers(smollm2: LLM) -> None:
     assert next(iter(reply.first)) == " Paris"
 
 
-def test_unlikely_tokens_are_drawn_too(llm: LLM) -> None:
-    """Filters that llama.cpp applies unasked, such as top-k 40, would leave fewer."""
-    requests = [ask("hi", temperature=50.0, seed=seed, max_tokens=1, top_logprobs=1) for seed in range(150)]
-    texts = {reply.text for reply in llm.complete(requests) if isinstance(reply, Completion)}
-    assert len(texts) > 45
-
-
-def test_temperature_comes_before_top_p(llm: LLM) -> None:
-    """At this temperature all are about equally likely, so half the probability is half the tokens."""
-    requests = [ask("hi", temperature=50.0, top_p=0.5, seed=seed, max_tokens=1) for seed in range(60)]
-    assert len({reply.text for reply in llm.complete(requests) if isinstance(reply, Completion)}) > 20
+@pytest.mark.parametrize(("draws", "top_p", "fewest"), [(150, 1.0, 45), (60, 0.5, 20)])
+def test_unlikely_tokens_are_drawn_too_and_temperature_comes_before_top_p(
+    draws: int, top_p: float, fewest: int, llm: LLM
+) -> None:
+    """At this temperature all are about equally likely, so half the probability is half the tokens. Filters that
+    llama.cpp applies unasked, such as top-k 40, would leave fewer."""
+    requests = [ask("hi", temperature=50.0, top_p=top_p, seed=seed, max_tokens=1) for seed in range(draws)]
+    assert len({reply.text for reply in llm.complete(requests) if isinstance(reply, Completion)}) > fewest
 
 
 def test_log_probabilities_are_of_the_first_token_and_before_temperature(llm: LLM) -> None:

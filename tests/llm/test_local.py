@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prb.llm import LLM, Completion, Request, Sampling, make_llm
+from prb.llm import LLM, Request, Sampling, make_llm
 from prb.types import Failure, Turn
 from tests.llm import tiny
 from tests.llm.clients import ask_once as ask
@@ -43,7 +43,6 @@ def test_a_stop_string_is_cut_with_all_behind_it(llm: LLM) -> None:
 def test_a_prompt_over_the_context_is_a_failure_and_its_neighbor_is_not(llm: LLM) -> None:
     good, bad = llm.complete([ask("hi"), ask("hi " * 300)])
     assert good == said(llm, ask("hi"))
-    assert isinstance(bad, Failure)
     assert bad.reason == "prompt longer than the context"
     assert "context 256" in bad.detail
 
@@ -57,6 +56,5 @@ def test_an_empty_chat_and_a_lone_surrogate_are_failures(llm: LLM) -> None:
 def test_an_answer_that_was_begun_is_continued(llm: LLM) -> None:
     begun = Request((Turn("user", "hi"), Turn("assistant", "the")), Sampling(max_tokens=3))
     reply, neighbor = llm.complete([begun, ask("hi")])
-    assert isinstance(reply, Completion)
     assert reply.prompt_tokens > said(llm, ask("hi")).prompt_tokens == neighbor.prompt_tokens
     assert not reply.text.startswith("the")

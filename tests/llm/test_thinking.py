@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +9,8 @@ from hypothesis import strategies as st
 from prb.errors import BadSpec
 from prb.llm import make_llm
 from prb.llm.asking import opened_by, without_thinking
-from prb.llm.endpoint import first_token
 from tests.llm.clients import endpoint, one
-from tests.llm.server import serve
+from tests.llm.server import says, serve
 
 words = st.text(st.sampled_from("AB x\n"), max_size=6)
 
@@ -28,15 +25,14 @@ def test_an_opening_tag_at_the_end_of_a_prompt_is_seen_and_a_closed_one_is_not()
     assert opened_by("Hi<think>\n\n</think>\n\n") == ""
 
 
-def choice(tokens: list[str], content: str, **message: Any) -> dict[str, Any]:
-    listed = [{"token": t, "logprob": -1.0, "top_logprobs": [{"token": f"{t}*", "logprob": -2.0}]} for t in tokens]
-    return {"message": {"content": content, **message}, "logprobs": {"content": listed}}
-
-
-def test_the_first_token_of_thinking_is_not_weighed() -> None:
-    assert first_token(choice(["B", "."], "B.")) == {"B": -1.0, "B*": -2.0}
-    for field in ("reasoning_content", "reasoning"):
-        assert first_token(choice(["A?", "B"], "B", **{field: "A?"})) == {}
+@pytest.mark.parametrize(
+    ("thought", "first"),
+    [({}, {"B": -1.0, "B*": -2.0}), ({"reasoning_content": "A?"}, {}), ({"reasoning": "A?"}, {})],
+)
+def test_the_first_token_of_thinking_is_not_weighed(thought: dict[str, str], first: dict[str, float]) -> None:
+    listed = [{"token": "B", "logprob": -1.0, "top_logprobs": [{"token": "B*", "logprob": -2.0}]}]
+    with serve(lambda _: says("B.", message=thought, logprobs={"content": listed})) as server:
+        assert one(endpoint(server), top_logprobs=2).first == first
 
 
 def test_settings_of_the_chat_template_and_of_the_server_reach_the_endpoint() -> None:

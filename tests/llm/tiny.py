@@ -23,23 +23,31 @@ TEXTS = [
 SPECIAL = ["<pad>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 
-def tokenizer(template: str | None = CHATML, *, adds_bos: bool = True) -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+def byte_level(texts: list[str], special: list[str], size: int, template: str | None, **settings: Any) -> Any:
+    """Byte-level BPE trained on a few texts: any text goes in and comes out."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    made.train_from_iterator(TEXTS, trainer)
-    if adds_bos:
-        made.post_processor = processors.TemplateProcessing(single=["<s>", "$A"], special_tokens=[("<s>", 1)])
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    made.train_from_iterator(texts, trainer)
+    made.post_processor = settings.pop("post_processor", None)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>", **settings
+    )
     fast.chat_template = template
     return fast
+
+
+def tokenizer(template: str | None = CHATML, *, adds_bos: bool = True) -> Any:
+    from tokenizers.processors import TemplateProcessing
+
+    bos = TemplateProcessing(single=["<s>", "$A"], special_tokens=[("<s>", 1)]) if adds_bos else None
+    return byte_level(TEXTS, SPECIAL, 320, template, post_processor=bos)
 
 
 def llama(
@@ -82,24 +90,16 @@ def gguf(path: Path, *, template: str | None = None, space_first: bool = False) 
     words += [bytes([n]) for n in range(33, 127)] + ["▁".encode()]
     kinds += [TokenType.NORMAL] * 95
     writer = GGUFWriter(path, "llama")
-    writer.add_context_length(512)
-    writer.add_embedding_length(32)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(64)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_rope_dimension_count(8)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(words))
+    sizes = {"context_length": 512, "embedding_length": 32, "block_count": 1, "feed_forward_length": 64}
+    sizes |= {"head_count": 4, "head_count_kv": 2, "rope_dimension_count": 8, "layer_norm_rms_eps": 1e-5}
+    special = {"bos_token_id": 1, "eos_token_id": 2, "unk_token_id": 0, "add_bos_token": True}
+    settings: dict[str, Any] = {**sizes, **special, "vocab_size": len(words), "add_space_prefix": space_first}
+    for name, value in settings.items():
+        getattr(writer, f"add_{name}")(value)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(words)
     writer.add_token_scores([0.0 if kind != TokenType.NORMAL else -1.0 for kind in kinds])
     writer.add_token_types(kinds)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(True)
-    writer.add_add_space_prefix(space_first)
     if template:
         writer.add_chat_template(template)
     for name, array in _tensors(len(words), np.random.default_rng(0)).items():

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.llm.server import Reply as HttpReply
+from tests.llm.server import Seen, Server
 
 Json = dict[str, Any]
 Reply = tuple[int, Any]
@@ -38,12 +39,18 @@ class RewardServer:
     fault: Callable[[RewardServer, Json], Reply | None] = lambda *_: None
     """What to reply to a body instead; raising `ConnectionError` hangs up."""
     bodies: list[Json] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-    url: str = ""
-    port: int = 0
-    """A free one is chosen, and kept by a server that is started again."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    stop: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.http = Server(self.reply)
+        self.start, self.stop = self.http.start, self.http.stop
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http.port}"
+
+    def reply(self, seen: Seen) -> HttpReply:
+        status, body = self.post(seen.path, seen.body) if seen.body else self.get(seen.path)
+        return HttpReply(body if isinstance(body, bytes) else json.dumps(body).encode(), status)
 
     def get(self, path: str) -> Reply:
         known: dict[str, dict[str, Any]] = {
@@ -65,8 +72,7 @@ class RewardServer:
     def post(self, path: str, body: Json) -> Reply:
         if path == "/tokenize" and self.kind == "vllm":
             return 200, {"tokens": self.tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]}
-        with self.lock:
-            self.bodies.append(body)
+        self.bodies.append(body)
         if special := self.fault(self, body):
             return special
         if self.kind == "vllm" and body.get("model") != self.model:
@@ -113,61 +119,8 @@ def error(status: int, message: str, kind: str) -> Reply:
 @contextmanager
 def serve_rewards(server: RewardServer) -> Iterator[str]:
     """On a free port; yields its URL."""
-    start(server)
+    server.start()
     try:
         yield server.url
     finally:
         server.stop()
-
-
-def start(server: RewardServer) -> None:
-    connections: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = 1 << 16  # one packet per reply
-
-        def setup(self) -> None:
-            super().setup()
-            connections.append(self.connection)
-
-        def do_GET(self) -> None:
-            self.reply(*server.get(self.path))
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            server.headers.append(dict(self.headers))
-            try:
-                self.reply(*server.post(self.path, body))
-            except ConnectionError:
-                self.close_connection = True
-
-        def reply(self, status: int, body: Any) -> None:
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-            self.wfile.flush()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    listening = ThreadingHTTPServer(("127.0.0.1", server.port), Handler)
-    listening.daemon_threads = True
-    listening.block_on_close = False
-    listening.handle_error = lambda *_: None  # type: ignore[method-assign]
-    thread = threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-
-    def stop() -> None:
-        """As a process that is killed: nobody listens, and open connections end."""
-        threading.Thread(target=listening.shutdown).start()
-        listening.server_close()
-        for connection in connections:
-            with suppress(OSError):
-                connection.shutdown(2)
-
-    server.port, server.stop = listening.server_port, stop
-    server.url = f"http://127.0.0.1:{server.port}"

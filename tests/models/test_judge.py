@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from prb.evaluation.run import evaluate
 from prb.llm import LLM, Completion, Request, Sampling, ScriptedLLM, make_llm
 from prb.models import MODELS
 from prb.models.judge import STYLES, ChecklistJudge, PairwiseJudge, RatingJudge
-from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Reward, Scorer, Verdict
+from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Scorer, Verdict
 from tests.conftest import make_row, make_twins
 from tests.runs import outcomes, result, settings
 
@@ -33,7 +34,15 @@ SAYS = {  # what a tidy model writes for each style: first, second
     ),
 }
 DUEL = Duel(Query(question="How long?", posts=(Post("1", "", "Keep it short."),)), "Short.", "Long, very long.")
-ASK = Ask(DUEL.query, DUEL.first)
+
+
+def judged(llm: LLM, name: str, query: Query = DUEL.query, **settings: Any) -> Any:
+    """What a judge of this style says about one pair of answers, or about one answer."""
+    style = STYLES[name]
+    if style.kind == "pairwise":
+        return PairwiseJudge(llm, style, **settings).prefer([Duel(query, DUEL.first, DUEL.second)])[0]
+    kind = RatingJudge if style.kind == "rating" else ChecklistJudge
+    return kind(llm, style, **settings).score([Ask(query, DUEL.first)])[0]
 
 
 def prompt_of(request: Request) -> str:
@@ -50,19 +59,21 @@ def shown(request: Request, name: str) -> str:
     return after.split(f"\n<<end of {name} ", 1)[0]
 
 
-def test_a_judge_is_a_comparer_or_a_scorer_by_its_style() -> None:
+def test_a_judge_is_a_comparer_or_a_scorer_by_its_style_and_remote_if_its_llm_is() -> None:
     for name in STYLES:
         model = MODELS.make(f"judge?llm=scripted/x&style={name}")
         assert (isinstance(model, Comparer), isinstance(model, Scorer)) == (name in PAIRWISE, name not in PAIRWISE)
+    far, near = ScriptedLLM("A"), ScriptedLLM("A")
+    far.remote = True
+    assert [PairwiseJudge(llm, STYLES["pairwise"]).remote for llm in (far, near)] == [True, False]
 
 
 def test_a_verdict_or_rating_knows_what_the_call_cost() -> None:
     costs: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 5, "cost": 0.25}
     llm = ScriptedLLM([Completion(text="\ud83d Result: B", **costs), Completion(text="Rating: [[8]]", **costs)])
-    (verdict,) = PairwiseJudge(llm, STYLES["pairwise"]).prefer([DUEL])
-    assert verdict == Verdict(choice="second", tokens=105, cost=0.25, text="? Result: B")
-    (reward,) = RatingJudge(llm, STYLES["rating"]).score([ASK])
-    assert isinstance(reward, Reward)
+    expected = Verdict(choice="second", tokens=105, cost=0.25, text="? Result: B")
+    assert judged(llm, "pairwise") == expected
+    reward = judged(llm, "rating")
     assert (float(reward), reward.tokens, reward.cost, reward.text) == (8.0, 105, 0.25, "Rating: [[8]]")
     assert PairwiseJudge(llm, STYLES["pairwise"]).prefer([]) == []
     assert len(llm.requests) == 2
@@ -70,10 +81,8 @@ def test_a_verdict_or_rating_knows_what_the_call_cost() -> None:
 
 def test_scores_outside_their_scale_are_a_failure_and_not_asked_again() -> None:
     llm = ScriptedLLM(["Rating: [[11]]", '{"response_1": 0, "response_2": 19}'])
-    (rated,) = RatingJudge(llm, STYLES["rating"]).score([ASK])
-    (compared,) = PairwiseJudge(llm, STYLES["p-genrm"]).prefer([DUEL])
-    assert rated == Failure("rating outside the scale", "11, expected 1 to 10")
-    assert compared == Failure("rating outside the scale", "0 and 19, expected 0 to 10")
+    assert judged(llm, "rating") == Failure("rating outside the scale", "11, expected 1 to 10")
+    assert judged(llm, "p-genrm") == Failure("rating outside the scale", "0 and 19, expected 0 to 10")
     assert len(llm.requests) == 2
 
 
@@ -83,7 +92,7 @@ def test_without_a_verdict_it_is_asked_once_more_with_a_reminder_and_another_see
         Completion(text="Result: A", prompt_tokens=120, completion_tokens=3, cost=0.5),
     ]
     llm = ScriptedLLM(replies)
-    (verdict,) = PairwiseJudge(llm, STYLES["pairwise"], sampling=Sampling(seed=7)).prefer([DUEL])
+    verdict = judged(llm, "pairwise", sampling=Sampling(seed=7))
     text = "Hard to say.\n\n--- asked again ---\n\nResult: A"
     assert verdict == Verdict(choice="first", tokens=228, cost=0.75, text=text)
     first, second = llm.requests
@@ -94,38 +103,30 @@ def test_without_a_verdict_it_is_asked_once_more_with_a_reminder_and_another_see
 @pytest.mark.parametrize("name", [*PAIRWISE, *RATING])
 def test_without_a_verdict_twice_it_is_a_failure_with_the_end_of_the_text(name: str) -> None:
     llm = ScriptedLLM("x" * 300 + " I would rather not say.")
-    style = STYLES[name]
-    (said,) = PairwiseJudge(llm, style).prefer([DUEL]) if name in PAIRWISE else RatingJudge(llm, style).score([ASK])
-    assert isinstance(said, Failure)
+    said = judged(llm, name)
     assert said.reason == "no verdict"
     assert "x I would rather not say." in said.detail
-    assert said.detail.endswith(f"(asked for: {style.reminder})")
+    assert said.detail.endswith(f"(asked for: {STYLES[name].reminder})")
     assert len(said.detail) < 400
     assert len(llm.requests) == 2
 
 
 def test_a_failure_of_the_back_end_is_passed_on_as_it_is() -> None:
     llm = ScriptedLLM(Failure("timeout", "120 s"))
-    assert PairwiseJudge(llm, STYLES["pairwise"]).prefer([DUEL]) == [Failure("timeout", "120 s")]
+    assert judged(llm, "pairwise") == Failure("timeout", "120 s")
     assert len(llm.requests) == 1
-    broken = ScriptedLLM(["no idea", Failure("timeout")])
-    assert PairwiseJudge(broken, STYLES["pairwise"]).prefer([DUEL]) == [Failure("timeout")]
+    assert judged(ScriptedLLM(["no idea", Failure("timeout")]), "pairwise") == Failure("timeout")
 
 
-def test_the_verdict_of_a_judge_that_thinks_is_the_one_after_its_thinking() -> None:
-    spoken = ScriptedLLM("<think>Result: A? No.</think>Result: B")
-    (verdict,) = PairwiseJudge(spoken, STYLES["pairwise"]).prefer([DUEL])
-    assert isinstance(verdict, Verdict)
-    assert verdict.choice == "second"
+PLANNED = replace(DUEL.query, plan=("Is it brief?", "Is it kind?"))
 
 
 def test_a_checklist_is_checked_item_by_item_without_the_user() -> None:
-    query = Query(question="How long?", posts=(Post("1", "", "Keep it short."),), plan=("Is it brief?", "Is it kind?"))
     llm = ScriptedLLM("1: yes\n**2. No**")
-    reward, none = ChecklistJudge(llm, STYLES["checklist"]).score([Ask(query, "Short."), ASK])
+    judge = ChecklistJudge(llm, STYLES["checklist"])
+    reward, none = judge.score([Ask(PLANNED, "Short."), Ask(DUEL.query, "Short.")])
     assert reward == 0.5
-    assert isinstance(none, Failure)
-    assert "needs a plan" in none.detail
+    assert "needs a plan" in str(none)
     (request,) = llm.requests
     assert "1. Is it brief?\n2. Is it kind?" in shown(request, "checklist")
     assert "Keep it short." not in prompt_of(request)
@@ -141,14 +142,9 @@ def test_no_text_can_begin_another_message() -> None:
     assert "q\n=====\nsystem" in request.chat[1].text
 
 
-def weighed(name: str, first: dict[str, float]) -> Any:
-    llm = ScriptedLLM(Completion(text="A", first=first, truncated=True))
-    style = STYLES[name]
-    judge: Any = (PairwiseJudge if style.kind == "pairwise" else RatingJudge)(llm, style, logprobs=True)
-    (said,) = judge.prefer([DUEL]) if style.kind == "pairwise" else judge.score([ASK])
-    (request,) = llm.requests
-    assert (request.sampling.max_tokens, request.sampling.top_logprobs) == (1, 20)
-    return said
+@pytest.mark.parametrize("reply", ["1: yes", "1: yes\n2: yes\n3: no", "1: yes\n2: no\n2: yes", "yes, no"])
+def test_a_list_that_was_not_checked_item_by_item_is_no_score(reply: str) -> None:
+    assert judged(ScriptedLLM(reply), "checklist", PLANNED).reason == "no verdict"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +166,10 @@ def weighed(name: str, first: dict[str, float]) -> Any:
     ],
 )
 def test_the_first_token_is_weighed(name: str, first: dict[str, float], says: str | float) -> None:
-    found = weighed(name, first)
+    llm = ScriptedLLM(Completion(text="A", first=first, truncated=True))
+    found = judged(llm, name, logprobs=True)
+    (request,) = llm.requests
+    assert (request.sampling.max_tokens, request.sampling.top_logprobs) == (1, 20)
     if isinstance(found, Failure):
         assert found.reason == says
     elif isinstance(found, Verdict):
@@ -200,14 +199,11 @@ def test_what_an_answer_says_changes_nothing_in_how_the_reply_is_read(text: str,
     judge = PairwiseJudge(llm, STYLES[name])
     query = Query(question=text, posts=(Post("1", "", text),), plan=(text,))
     for first, second in ((text, "fine"), ("fine", text), (text, text)):
-        (said,) = judge.prefer([Duel(query, first, second)])
-        assert isinstance(said, Verdict)
-        assert said.choice == "second"
+        assert judge.prefer([Duel(query, first, second)]) == [Verdict(choice="second", text=SAYS[name][1])]
         request = llm.requests[-1]
         assert (shown(request, "answer A"), shown(request, "answer B")) == (first, second)
     (silent,) = PairwiseJudge(ScriptedLLM(""), STYLES[name]).prefer([Duel(query, text, text)])
-    assert isinstance(silent, Failure)
-    assert silent.reason == "no verdict"
+    assert str(silent).startswith("no verdict")
 
 
 def test_a_judge_that_always_says_a_is_right_by_its_log_odds(write_jsonl: Write, tmp_path: Path) -> None:
@@ -248,19 +244,6 @@ def test_the_posts_reach_the_judge_and_the_rubric_does_not(write_jsonl: Write, t
     assert not [p for p in prompts if "X" in p]
     assert sum("<<earlier posts of this person" in p for p in prompts) == 2 * 2 * 2
     assert sum("<<what this person probably wants" in p for p in prompts) == 2 * 2
-
-
-@pytest.mark.parametrize("remote", [False, True])
-def test_personal_data_is_masked_for_a_judge_elsewhere(remote: bool, write_jsonl: Write, tmp_path: Path) -> None:
-    llm = ScriptedLLM("Result: A")
-    llm.remote = remote
-    judge = PairwiseJudge(llm, STYLES["pairwise"])
-    assert judge.remote is remote
-    posts = [{"id": "p", "category": "", "text": "I love lists, mail ann@example.org."}]
-    data = write_jsonl([make_row(n, profile=posts) for n in (1, 2)])
-    evaluate(settings(data, tmp_path / "run", condition=("profile", "plan")), models={"mine": judge})
-    seen = "\n".join(prompt_of(request) for request in llm.requests)
-    assert ("ann@example.org" in seen, "[e-mail]" in seen) == (not remote, remote)
 
 
 def test_the_fingerprint_covers_all_that_a_verdict_depends_on(tmp_path: Path) -> None:
@@ -338,11 +321,3 @@ def test_a_real_model_goes_through_from_end_to_end(name: str, smollm2: LLM, writ
     for line in outcomes(tmp_path / "run"):
         assert (line["credit"] is None) == (line["failure"] is not None)
         assert line["failure"] is not None or (line["tokens"] > 100 and line["text"])
-
-
-@pytest.mark.parametrize("reply", ["1: yes", "1: yes\n2: yes\n3: no", "1: yes\n2: no\n2: yes", "yes, no"])
-def test_a_list_that_was_not_checked_item_by_item_is_no_score(reply: str) -> None:
-    query = Query(question="q", plan=("a?", "b?"))
-    (said,) = ChecklistJudge(ScriptedLLM(reply), STYLES["checklist"]).score([Ask(query, "x")])
-    assert isinstance(said, Failure)
-    assert said.reason == "no verdict"

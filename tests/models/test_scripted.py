@@ -13,7 +13,7 @@ from prb.errors import BadInput, BadSpec, UnknownName
 from prb.evaluation.config import DEFAULT_MODELS
 from prb.models import MODELS
 from prb.models.scripted import Noisy, ScriptedScorer
-from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Scorer, Verdict
+from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Verdict
 
 QUERY = Query(
     question="What shall I bake?",
@@ -42,7 +42,6 @@ def test_a_fake_always_says_the_same(spec: str, reply: Any) -> None:
 @pytest.mark.parametrize("name", DEFAULT_MODELS)
 def test_a_score_does_not_depend_on_its_neighbours(name: str) -> None:
     model = MODELS.make(name)
-    assert isinstance(model, Scorer)
     asks = [Ask(QUERY, answer) for answer in ("Rye bread.", "Raisin cake, with icing.", "", "!?", "Rye bread.")]
     together = list(model.score(asks))
     assert together == [score for ask in reversed(asks) for score in model.score([ask])][::-1]

@@ -20,20 +20,13 @@ pytest.importorskip("fastapi", reason="needs the serve extra")
 from starlette.exceptions import HTTPException  # noqa: E402
 
 from prb.serving import app as app_module  # noqa: E402
-from prb.serving.app import (  # noqa: E402
-    END_MARKERS,
-    Metrics,
-    RewardRequest,
-    ScoreRequest,
-    Service,
-    make_app,
-    read_body,
-)
+from prb.serving.app import END_MARKERS, Metrics, RewardRequest, ScoreRequest, Service, make_app, read_body  # noqa: E402
 from prb.serving.server import Batcher, Limits  # noqa: E402
 from prb.types import Ask, Choice, Post, Query, Turn  # noqa: E402
 from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth  # noqa: E402
 
 TOKEN = "an open secret"
+JSON = {"Content-Type": "application/json"}
 Client = Any
 
 
@@ -185,20 +178,17 @@ def test_without_the_token_nobody_learns_what_there_is(path: str) -> None:
 @pytest.mark.parametrize(
     ("request_", "status", "why"),
     [
-        ({"content": b'{"query": ', "headers": {"Content-Type": "application/json"}}, 400, "not JSON: "),
-        ({"content": b"[" * 9_000, "headers": {"Content-Type": "application/json"}}, 422, "Expected `object`"),
-        ({"content": b"\xff\xfe", "headers": {"Content-Type": "application/json"}}, 400, ""),
+        ({"content": b'{"query": ', "headers": JSON}, 400, "not JSON: "),
+        ({"content": b"[" * 9_000, "headers": JSON}, 422, "Expected `object`"),
+        ({"content": b"\xff\xfe", "headers": JSON}, 400, ""),
         ({"content": b'{"query": {}}', "headers": {"Content-Type": "text/plain"}}, 415, "send JSON"),
         ({"content": b'{"query": {}}', "headers": {"Content-Type": "text/plain; json"}}, 415, "send JSON"),
         (
-            {
-                "content": b"{}",
-                "headers": {"Content-Type": "application/json", "Content-Length": "2", "Transfer-Encoding": "chunked"},
-            },
+            {"content": b"{}", "headers": {**JSON, "Content-Length": "2", "Transfer-Encoding": "chunked"}},
             400,
             "not both",
         ),
-        ({"content": b"", "headers": {"Content-Type": "application/json"}}, 400, "not JSON: "),
+        ({"content": b"", "headers": JSON}, 400, "not JSON: "),
         ({"json": {"query": {"question": "q"}, "answers": ["a"], "partly": True}}, 422, "unknown field `partly`"),
         ({"json": body("q", *"abcdefghi")}, 413, "9 answers in one request; at most 8"),
         ({"json": body("q", "a" * 1001)}, 413, "an answer of 1001 characters; at most 1000"),
@@ -291,7 +281,7 @@ def test_a_client_that_leaves_in_mid_body_leaves_no_line_in_the_log(caplog: pyte
 def test_metrics_count_requests_answers_and_batches() -> None:
     server = Server(window=0.0)
     server.send("POST", "/v1/score", json=body("q", "a", "b"))
-    server.send("POST", "/v1/score", json=body("q", "a", UNSCORABLE))
+    server.send("POST", "/v1/score", json=body("q", "a", "a", UNSCORABLE))
     server.send("GET", "/secret-looking-path")
     said = server.send("GET", "/metrics")
     assert said.headers["Content-Type"].startswith("text/plain")
@@ -300,9 +290,9 @@ def test_metrics_count_requests_answers_and_batches() -> None:
         'prb_requests_total{route="/v1/score",status="200"} 1.0',
         'prb_requests_total{route="/v1/score",status="422"} 1.0',
         'prb_requests_total{route="other",status="404"} 1.0',
-        'prb_answers_total{result="scored"} 3.0',
+        'prb_answers_total{result="scored"} 4.0',
         'prb_answers_total{result="failed"} 1.0',
-        "prb_batch_answers_sum 4.0",
+        "prb_batch_answers_sum 5.0",
         "prb_batch_queries_sum 2.0",
         "prb_waiting_answers 0.0",
         'prb_request_seconds_count{route="/v1/score"} 2.0',
@@ -327,6 +317,7 @@ def test_an_error_of_our_own_is_a_500_whose_text_stays_out_of_the_log(
 
 # --- requests become asks ---
 LABEL = '{"question": "q"}'
+NO_QUERIES = ("", "  ", "42", "the right answer", "[]", '{"posts": []}', '{"question": "q", "rubric": []}')
 
 
 def refused(kind: Any = ScoreRequest, status: int = 422, **body: Any) -> str:
@@ -361,12 +352,6 @@ def test_a_request_becomes_one_ask_an_answer_about_one_query() -> None:
     assert asks == [Ask(query, "a"), Ask(query, "b")]
 
 
-@pytest.mark.parametrize("field", ["rubric", "rubric_aspects", "narrative", "profile", "post"])
-def test_there_is_no_field_for_the_rubric_and_no_misspelled_field_is_overlooked(field: str) -> None:
-    why = f"Object contains unknown field `{field}` - at `$.query`"
-    assert refused(query={"question": "q", field: "x"}, answers=["a"]) == why
-
-
 @pytest.mark.parametrize(
     ("body", "status", "place"),
     [
@@ -378,6 +363,10 @@ def test_there_is_no_field_for_the_rubric_and_no_misspelled_field_is_overlooked(
         ({"query": {"question": "q", "posts": [""] * 10_001}, "answers": ["a"]}, 422, "$.query.posts"),
         ({"query": {"question": "q", "choices": [{"question": "Tea?"}]}, "answers": ["a"]}, 422, "$.query.choices"),
         ({"query": {"question": "q", "context": [{"role": "bot", "text": ""}]}, "answers": ["a"]}, 422, ".role"),
+        *(  # there is no field for the rubric, and no misspelled field is overlooked
+            ({"query": {"question": "q", field: "x"}, "answers": ["a"]}, 422, f"unknown field `{field}` - at `$.query`")
+            for field in ("rubric", "rubric_aspects", "narrative", "profile", "post")
+        ),
     ],
 )
 def test_a_wrong_request_is_told_where_it_is_wrong(body: dict[str, Any], status: int, place: str) -> None:
@@ -411,24 +400,17 @@ def test_a_label_carries_the_person_as_json_or_as_a_map() -> None:
 
 
 @pytest.mark.parametrize(
-    "label", ["", "  ", "42", "the right answer", "[]", {}, '{"posts": []}', '{"question": "q", "rubric": []}', None]
-)
-def test_a_label_that_is_no_query_is_refused_rather_than_scored_for_nobody(label: Any) -> None:
-    body = {"query": ["p a", "p b"], "prompts": ["p ", "p "], "labels": [LABEL, label]}
-    why = refused(RewardRequest, **body)
-    assert "labels.1 is not a query" in why or "$.labels[1]" in why
-
-
-@pytest.mark.parametrize(
-    ("texts", "prompts", "labels", "why"),
+    ("texts", "labels", "why"),
     [
-        (["p a", "x a"], ["p ", "p "], [LABEL] * 2, "query.1 does not begin with prompts.1"),
-        (["p a", "p b"], ["p "], [LABEL] * 2, "must have the same length"),
-        (["p a", "p b"], ["p ", "p "], [LABEL] * 3, "must have the same length"),
-        (["p a"], ["p "], None, "labels"),
+        (["p a", "x a"], [LABEL] * 2, "query.1 does not begin with prompts.1"),
+        (["p a"], [LABEL] * 2, "must have the same length"),
+        (["p a", "p b"], [LABEL] * 3, "must have the same length"),
+        (["p a", "p b"], None, "labels"),
+        *((["p a", "p b"], [LABEL, label], "$.labels[1]") for label in (42, {}, None)),
+        *((["p a", "p b"], [LABEL, label], "labels.1 is not a query") for label in NO_QUERIES),
     ],
 )
-def test_texts_prompts_and_labels_must_belong_together(
-    texts: list[str], prompts: list[str], labels: Any, why: str
+def test_a_label_that_is_no_query_is_refused_rather_than_scored_for_nobody(
+    texts: list[str], labels: Any, why: str
 ) -> None:
-    assert why in refused(RewardRequest, query=texts, prompts=prompts, labels=labels)
+    assert why in refused(RewardRequest, query=texts, prompts=["p ", "p "], labels=labels)

@@ -7,11 +7,9 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ pytest.importorskip("fastapi", reason="needs the serve extra")
 
 from prb.serving import clients
 from prb.serving.clients import NoScore, compute_score, score, trl_reward
+from tests.llm.server import Reply, serve
 from tests.serving.fakes import POISON, UNSCORABLE, ask, worth
 from tests.serving.process import running
 
@@ -33,37 +32,15 @@ def url() -> Iterator[str]:
         yield server.url
 
 
-class Scripted(BaseHTTPRequestHandler):
-    """Gives one prepared reply after another and keeps what was asked."""
-
-    replies: list[tuple[int, dict[str, str], bytes]]
-    asked: list[dict[str, Any]]
-
-    def do_POST(self) -> None:
-        sent = self.rfile.read(int(self.headers["Content-Length"]))
-        self.asked.append({"token": self.headers["Authorization"], **json.loads(sent)})
-        status, headers, content = self.replies.pop(0)
-        self.send_response(status)
-        for name, text in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name, text)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None: ...
+GOOD = Reply(b'{"scores": [1.5], "failures": [null]}')
 
 
 @pytest.fixture
 def scripted() -> Iterator[Any]:
-    handler = type("Handler", (Scripted,), {"replies": [], "asked": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=partial(server.serve_forever, 0.02), daemon=True).start()
-    handler.url = f"http://127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
-    yield handler
-    server.shutdown()
-    server.server_close()
-
-
-GOOD = (200, {}, b'{"scores": [1.5], "failures": [null]}')
+    """A server that gives these replies one after another."""
+    replies: list[Reply] = []
+    with serve(lambda _: replies.pop(0)) as server:
+        yield SimpleNamespace(replies=replies, url=server.url, seen=server.seen)
 
 
 @pytest.mark.parametrize("query", [QUERY, json.dumps(QUERY)], ids=["a map", "JSON"])
@@ -111,21 +88,11 @@ def test_an_empty_answer_does_not_end_verl_but_gets_the_lowest_reward_and_is_cou
 
 
 def test_trl_gets_one_reward_a_completion_and_none_where_there_is_no_score(url: str) -> None:
-    other = {"question": "other"}
-    rewards = trl_reward(
-        prompts=["p"] * 4,
-        completions=["a", UNSCORABLE, "b", "c"],
-        query=[QUERY, QUERY, other, QUERY],
-        completion_ids=[[1]] * 4,
-        trainer_state=object(),
-        url=url,
-    )
-    assert rewards == [
-        worth(ask("q", "a", "I am brief")),
-        None,
-        worth(ask("other", "b")),
-        worth(ask("q", "c", "I am brief")),
-    ]
+    answers, queries = ["a", UNSCORABLE, "b", "c"], [QUERY, QUERY, {"question": "other"}, QUERY]
+    unused: dict[str, Any] = {"completion_ids": [[1]] * 4, "trainer_state": object()}
+    first, none, other, last = trl_reward(["p"] * 4, answers, queries, url=url, **unused)
+    assert [first, last] == [worth(ask("q", answer, "I am brief")) for answer in ("a", "c")]
+    assert (none, other) == (None, worth(ask("other", "b")))
 
 
 @pytest.mark.parametrize(
@@ -136,32 +103,31 @@ def test_without_a_query_trl_asks_the_prompt(earlier: list[Any], scripted: Any) 
     turns = [*earlier, {"role": "user", "content": "How?"}]
     assert trl_reward([turns], [[{"role": "assistant", "content": "So."}]], url=scripted.url) == [1.5]
     context = [{"role": turn["role"], "text": turn["content"]} for turn in earlier]
-    assert scripted.asked[0]["query"] == {"question": "How?", "context": context}
+    assert scripted.seen[0].body["query"] == {"question": "How?", "context": context}
     assert trl_reward(["How?"], ["So."], url=scripted.url) == [1.5]
-    assert (scripted.asked[1]["query"], scripted.asked[1]["answers"]) == ({"question": "How?"}, ["So."])
+    assert scripted.seen[1].body == {"query": {"question": "How?"}, "answers": ["So."], "partial": True}
 
 
 def test_trl_sends_answers_to_the_same_query_together(scripted: Any) -> None:
-    scripted.replies += [(200, {}, b'{"scores": [1, 2]}')]
+    scripted.replies += [Reply(b'{"scores": [1, 2]}')]
     arrays = {"question": "q", "posts": np.array([{"text": "I am brief", "id": None}], dtype=object), "plan": None}
     same = json.dumps({"question": "q", "posts": [{"text": "I am brief"}]})
     assert trl_reward(["p", "p"], ["a", "b"], query=[arrays, same], url=scripted.url) == [1, 2]
-    (asked,) = scripted.asked
-    assert asked["answers"] == ["a", "b"]
-    assert asked["query"] == {"question": "q", "posts": [{"text": "I am brief"}]}
+    (seen,) = scripted.seen
+    assert seen.body == {"query": json.loads(same), "answers": ["a", "b"], "partial": True}
 
 
 def test_a_busy_server_is_asked_again_when_it_said(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(clients.time, "sleep", pauses.append)
     scripted.replies += [
-        (429, {"Retry-After": "7"}, b"{}"),
-        (503, {"Retry-After": "soon"}, b""),
-        (200, {}, b"half a rep"),
+        Reply(b"{}", 429, (("Retry-After", "7"),)),
+        Reply(b"", 503, (("Retry-After", "soon"),)),
+        Reply(b"half a rep"),
         GOOD,
     ]
     assert score(QUERY, ["a"], url=scripted.url)["scores"] == [1.5]
-    assert len(scripted.asked) == 4
+    assert len(scripted.seen) == 4
     assert 7 < pauses[0] <= 7.25
     assert 0 < pauses[1] <= 0.5
     assert 0 < pauses[2] <= 1
@@ -169,10 +135,10 @@ def test_a_busy_server_is_asked_again_when_it_said(scripted: Any, monkeypatch: p
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500, 502])
 def test_other_errors_are_final_and_keep_their_reason(status: int, scripted: Any) -> None:
-    scripted.replies += [(status, {}, b'{"error": "because"}')]
+    scripted.replies += [Reply(b'{"error": "because"}', status)]
     with pytest.raises(NoScore, match=f"{status} because"):
         score(QUERY, ["a"], url=scripted.url)
-    assert len(scripted.asked) == 1
+    assert len(scripted.seen) == 1
 
 
 def test_a_server_that_cannot_be_reached_is_an_error_in_the_end() -> None:
@@ -189,7 +155,7 @@ def test_address_and_token_come_from_the_environment(scripted: Any, monkeypatch:
     monkeypatch.setenv("PRB_SERVE_TOKEN", "open sesame\n")  # as a file's content is
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert compute_score("prb", "Yes.", "", {"query": QUERY}) == {"score": 1.5, "empty": 0.0}
-    assert scripted.asked[0]["token"] == "Bearer open sesame"
+    assert scripted.seen[0].headers["authorization"] == "Bearer open sesame"
 
 
 @pytest.mark.parametrize(

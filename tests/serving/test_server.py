@@ -17,15 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.serving.server import (
-    MODEL_ERROR,
-    Batcher,
-    Limits,
-    Overloaded,
-    Waiting,
-    score_isolated,
-    select_batch,
-)
+from prb.serving.server import MODEL_ERROR, Batcher, Limits, Overloaded, Waiting, score_isolated, select_batch
 from prb.types import Ask, Failure
 from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth
 from tests.serving.process import Running, running
@@ -50,14 +42,7 @@ def held(model: Recorder, **limits: float) -> Batcher:
 def test_what_waits_goes_together_with_answers_to_the_same_query_of_the_same_user_side_by_side() -> None:
     model = Recorder()
     batcher = held(model)
-    asks = [
-        ask("a", "1", "me"),
-        ask("b", "2"),
-        ask("a", "3", "me"),
-        ask("a", "4", "you"),
-        ask("b", "5"),
-        ask("a", "6", "me"),
-    ]
+    asks = [ask(*words.split()) for words in ("a 1 me", "b 2", "a 3 me", "a 4 you", "b 5", "a 6 me")]
     futures = [future for one in asks for future in batcher.submit([one])]
     model.gate.set()
     assert [future.result(SOON) for future in futures] == [worth(one) for one in asks]
@@ -138,18 +123,6 @@ def test_a_full_queue_takes_all_of_a_request_or_nothing() -> None:
     assert sorted(answers_of([one for batch in model.batches for one in batch])) == ["1", "2", "5", "busy"]
 
 
-def test_who_leaves_is_never_scored_and_gives_the_place_back() -> None:
-    model = Recorder()
-    batcher = held(model, queue=2)
-    gone, stays = batcher.submit([ask("q", "gone"), ask("q", "stays")])
-    assert gone.cancel()
-    assert batcher.waiting == 1
-    (new,) = batcher.submit([ask("q", "new")])
-    model.gate.set()
-    assert [stays.result(SOON), new.result(SOON)] == [worth(ask("q", "stays")), worth(ask("q", "new"))]
-    assert answers_of([one for batch in model.batches for one in batch]) == ["busy", "stays", "new"]
-
-
 @given(st.lists(st.sampled_from(["good", POISON, UNSCORABLE]), min_size=1, max_size=24))
 def test_an_exception_costs_only_the_answer_that_raised_it(kinds: list[str]) -> None:
     asks = [ask(f"q{n % 3}", f"{kind} {n}") for n, kind in enumerate(kinds)]
@@ -189,13 +162,6 @@ def leave(_: Sequence[Ask]) -> list[float]:
 )
 def test_a_model_that_miscounts_or_would_end_the_program_is_broken(model: Any, why: str) -> None:
     assert score_isolated(model, [ask("q", "1"), ask("q", "2")]) == [Failure(MODEL_ERROR, why)] * 2
-
-
-def test_every_batch_is_reported() -> None:
-    model, seen = Recorder(), list[dict[str, Any]]()
-    batcher = Batcher(model.score, Limits(window=0.0), lambda **report: seen.append(report))
-    [f.result(SOON) for f in batcher.submit([ask("a", "1"), ask("a", UNSCORABLE), ask("b", "2"), ask("b", "2")])]
-    assert [(batch["answers"], batch["queries"], batch["failed"]) for batch in seen] == [(4, 2, 1)]
 
 
 # --- a real server process ---

@@ -10,7 +10,6 @@ import pytest
 
 from prb.models import MODELS
 from prb.serving.server import Batcher, Limits
-from prb.types import Scorer
 from tests import tiny
 from tests.serving.fakes import ask
 from tests.tiny import torch
@@ -21,7 +20,6 @@ def test_concurrent_requests_for_one_query_read_it_once(tmp_path: Path, monkeypa
     people = [" ".join(random.choices(tiny.WORDS, k=60)) for _ in range(2)]
     asks = [ask("ask", " ".join(random.choices(tiny.WORDS, k=10)), people[n % 2]) for n in range(8)]
     model = MODELS.make(f"classifier?path={tiny.save(tmp_path, 'llama', labels=1)}&tokens=4096")
-    assert isinstance(model, Scorer)
     alone = [float(model.score([one])[0]) for one in asks]  # type: ignore[arg-type]
     embedded: list[int] = []
     plain = torch.nn.functional.embedding

@@ -11,7 +11,7 @@ attention without window, softcap or sinks; whatever else a model asks for is re
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask
 
-from prb.engine.chat import Tokens
+from prb.engine.chat import Tokens, gathered
 
 SCORES = 2**24
 """Most scores that plain attention holds at once."""
@@ -185,16 +185,10 @@ class Row:
         return out[None]
 
 
-def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
+def similar(lengths: Sequence[int]) -> list[list[int]]:
     """Positions of what is not empty, the longest first, in groups that waste little on padding."""
-    group: list[int] = []
-    for i in sorted((i for i, length in enumerate(lengths) if length), key=lambda i: (-lengths[i], i)):
-        if group and lengths[i] < SIMILAR * lengths[group[0]]:
-            yield group
-            group = []
-        group.append(i)
-    if group:
-        yield group
+    falling = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: (-lengths[i], i))
+    return gathered(falling, lambda group, i: lengths[i] >= SIMILAR * lengths[group[0]])
 
 
 _ROW: ContextVar[Row | None] = ContextVar("row", default=None)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count, groupby
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from prb.cache import Memo
 from prb.prompts import chat, flat
 from prb.types import Ask, Failure, Query, Reward, Turn
 from prb.work import checked_reward, halve_if_out_of_memory
 
+T = TypeVar("T")
 Tokens = Sequence[int]
 
 NO_THOUGHTS = re.compile(r"<think>\s*</think>\s*$")
@@ -109,16 +110,17 @@ class Chat:
     """The conversation as turns, with the answer as the assistant's last one."""
 
     def __init__(self, tokenizer: Any, *, system: str | None = None) -> None:
-        self._tokenizer = tokenizer
-        self._system = system
-
-    def text(self, query: Query, answer: str) -> Text:
-        return self.texts(query, [answer])[0]
+        self._tokenizer, self._system = tokenizer, system
 
     def texts(self, query: Query, answers: Sequence[str]) -> list[Text]:
         templated = bool(getattr(self._tokenizer, "chat_template", None))
         if templated:
-            turns = self._turns(query)
+            # with one system message at most, since templates know no more: ours, then the conversation's
+            ours = [("system", self._system)] if self._system else []
+            messages = [*ours, *((turn.role, turn.text) for turn in chat(query))]
+            turns = [(role, text) for role, text in messages if role != "system"]
+            if len(turns) < len(messages):
+                turns.insert(0, ("system", "\n\n".join(text for role, text in messages if role == "system")))
             # what the template writes around an answer, found with one that is unlike anything else in the text
             code = next(code for n in count() if not any((code := f"answer{n}") in text for _, text in turns))
             framed, *wholes = (apply_template(self._tokenizer, [*turns, ("assistant", a)]) for a in (code, *answers))
@@ -140,14 +142,6 @@ class Chat:
             shift = len(ids) - len(tokens)
             texts.append(Text(ids, start + shift, end + shift))
         return texts
-
-    def _turns(self, query: Query) -> list[tuple[str, str]]:
-        """With one system message at most, since templates know no more: ours, then the conversation's."""
-        turns = chat(query)
-        systems = [self._system] if self._system else []
-        systems += [turn.text for turn in turns if turn.role == "system"]
-        others: list[tuple[str, str]] = [(turn.role, turn.text) for turn in turns if turn.role != "system"]
-        return [("system", "\n\n".join(systems)), *others] if systems else others
 
 
 def answer_span(whole: str, before: str, after: str) -> tuple[int, int]:
@@ -200,6 +194,17 @@ def common_prefix(sequences: Sequence[Any]) -> int:
     """How many tokens, or characters, all of them begin with: lists, or texts."""
     first, last = min(sequences), max(sequences)
     return next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+
+
+def gathered(items: Iterable[T], joins: Callable[[list[T], T], bool]) -> list[list[T]]:
+    """Consecutive items in groups; `joins` says whether an item may be in the group before it."""
+    groups: list[list[T]] = []
+    for item in items:
+        if groups and joins(groups[-1], item):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
 
 
 Compute = Callable[[Sequence[Sequence[Text]]], Sequence[Sequence[float | Failure]]]

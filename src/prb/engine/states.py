@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from prb.engine.cascade import Cascade, Family, Unsuited, input_device
-from prb.engine.chat import Tokens, common_prefix
+from prb.engine.chat import Tokens, common_prefix, gathered
 from prb.errors import first_line
 
 COPIED_BYTES = 2 * 2**30
@@ -95,13 +95,12 @@ def packed_rows(bundles: Iterable[Sequence[Part]], budget: int) -> Iterator[list
     """
     row: list[list[Part]] = []
     length = 0
+
+    def joins(group: list[Part], part: Part) -> bool:
+        return sum(len(each.tokens) for each in [*group, part]) <= LARGEST * budget
+
     for parts in bundles:
-        together: list[list[Part]] = [[]]
-        for part in parts:
-            if together[-1] and sum(len(each.tokens) for each in [*together[-1], part]) > LARGEST * budget:
-                together.append([])
-            together[-1].append(part)
-        for group in together:
+        for group in gathered(parts, joins):
             tokens = len(group[0].prefix) + sum(len(part.tokens) for part in group)
             if row and length + tokens > budget:
                 yield row
@@ -188,17 +187,11 @@ class States:
             yield [(parts[i], torch.cat([before, suffix[: len(parts[i].tokens)]])) for i, suffix in together]
 
 
-def batches(lengths: Sequence[int], budget: int, rows: int | None = None) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int], budget: int, rows: int | None = None) -> list[list[int]]:
     """Positions in groups of at most `rows` whose padded size, rows × longest, stays within the budget; similar lengths
     go together."""
-    group: list[int] = []
-    for position in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if group and ((len(group) + 1) * lengths[group[0]] > budget or len(group) == rows):
-            yield group
-            group = []
-        group.append(position)
-    if group:
-        yield group
+    falling = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    return gathered(falling, lambda group, _: (len(group) + 1) * lengths[group[0]] <= budget and len(group) != rows)
 
 
 def whole_batches(lengths: Sequence[int], budget: int, sharing: Sharing) -> Iterator[list[int]]:

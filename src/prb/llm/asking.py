@@ -86,20 +86,16 @@ def ask(
     """
     readers = [read] * len(prompts) if callable(read) else read
     chats = [(Turn("user", prompt),) if isinstance(prompt, str) else prompt for prompt in prompts]
-    attempts = [[reply] for reply in llm.complete([Request(chat, sampling) for chat in chats])]
-
-    def value_of(n: int) -> T | Failure | None:
-        reply = attempts[n][-1]
-        return reply if isinstance(reply, Failure) else readers[n](reply)
-
-    values = [value_of(n) for n in range(len(prompts))]
-    unreadable = [n for n, value in enumerate(values) if value is None]
-    if unreadable:
-        again = replace(sampling, seed=sampling.seed + 1)
-        reminded = [(*chats[n][:-1], Turn(chats[n][-1].role, f"{chats[n][-1].text}\n\n{reminder}")) for n in unreadable]
-        for n, reply in zip(unreadable, llm.complete([Request(chat, again) for chat in reminded]), strict=True):
+    attempts: list[list[Completion | Failure]] = [[] for _ in prompts]
+    values: list[T | Failure | None] = [None] * len(prompts)
+    for seed, ending in ((sampling.seed, ""), (sampling.seed + 1, f"\n\n{reminder}")):
+        unread = [n for n, value in enumerate(values) if value is None]
+        requests = []
+        for *before, last in (chats[n] for n in unread):
+            requests.append(Request((*before, Turn(last.role, last.text + ending)), replace(sampling, seed=seed)))
+        for n, reply in zip(unread, llm.complete(requests) if requests else (), strict=True):
             attempts[n].append(reply)
-            values[n] = value_of(n)
+            values[n] = reply if isinstance(reply, Failure) else readers[n](reply)
     results: list[Reply[T] | Failure] = []
     for value, replies in zip(values, attempts, strict=True):
         texts = [reply.text for reply in replies if isinstance(reply, Completion)]

@@ -423,10 +423,13 @@ class Endpoint:
                 return response
             if response.status == 200:
                 return self._read(request, response.content)
-            parameter = rejected_parameter(response, body)
-            if parameter is None:
+            named: list[str] = []
+            message = response.content[:10_000].decode("utf-8", "replace")
+            if response.status in (400, 422) and REJECTION.search(message):
+                named = [name for name in ADAPTABLE if name in body and re.search(rf"\b{name}\b", message)]
+            if not named:
                 return refusal(response)
-            self._rejected |= {parameter}
+            self._rejected |= {named[0]}
 
     def _read(self, request: Request, content: bytes) -> Completion | Failure | Retry:
         data = parse(content)
@@ -441,7 +444,11 @@ class Endpoint:
         text, reason = message.get("content") or "", choice.get("finish_reason")
         prompt, completion = usage or (tokens_of(*(m.text for m in request.chat)), tokens_of(text))
         cost = self._budget.charge(prompt, completion)
-        first = first_token(choice)
+        first: dict[str, float] = {}
+        match choice.get("logprobs"):
+            # unless the first token belongs to thinking that the server returns apart
+            case {"content": [token, *_]} if not (message.get("reasoning_content") or message.get("reasoning")):
+                first = top_logprobs(token)
         if message.get("refusal"):
             return Failure("refused", clean(str(message["refusal"])), prompt, completion, cost)
         if reason == "content_filter":
@@ -484,15 +491,6 @@ def request_body(
     return {**extra, **{key: value for key, value in body.items() if key not in rejected}}
 
 
-def first_token(choice: Mapping[str, Any]) -> dict[str, float]:
-    """Log-probabilities of the first token, unless it belongs to thinking that the server returns apart."""
-    message = choice["message"]
-    match choice.get("logprobs"):
-        case {"content": [token, *_]} if not (message.get("reasoning_content") or message.get("reasoning")):
-            return top_logprobs(token)
-    return {}
-
-
 def usage_of(data: Any) -> tuple[int, int] | None:
     """Prompt and completion tokens; `None` if they are missing or cannot be true, so that no server sets our costs."""
     match data:
@@ -500,11 +498,3 @@ def usage_of(data: Any) -> tuple[int, int] | None:
             if all(type(count) is int and 0 <= count <= MOST_TOKENS for count in (prompt, completion)):
                 return prompt, completion
     return None
-
-
-def rejected_parameter(response: Response, sent: Mapping[str, Any]) -> str | None:
-    """Which of the parameters sent an error message says the model rejects."""
-    text = response.content[:10_000].decode("utf-8", "replace")
-    if response.status not in (400, 422) or not REJECTION.search(text):
-        return None
-    return next((name for name in ADAPTABLE if name in sent and re.search(rf"\b{name}\b", text)), None)

@@ -41,13 +41,7 @@ def llamacpp(model: str, threads: Count | None = None, context: Count = 4096, gp
     if threads is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = max(1, cores - 1)
-    return _load_shared(resolve_gguf(model), threads, context, gpu_layers)
-
-
-@cache
-def _load_shared(path: Path, threads: int, context: int, gpu_layers: int) -> LLM:
-    """Several models of a run may use the same weights."""
-    return LlamaCpp(path, threads=threads, context=context, gpu_layers=gpu_layers)
+    return shared(resolve_gguf(model), threads=threads, context=context, gpu_layers=gpu_layers)
 
 
 class LlamaCpp:
@@ -174,3 +168,7 @@ def _checked(reply: Mapping[str, Any]) -> Mapping[str, Any] | Failure:
             return Failure("prompt longer than the context", f"{tokens} tokens, context {context}")
         case refusal:
             return Failure("llama.cpp refused the request", str(refusal.get("message", refusal)))
+
+
+shared = cache(LlamaCpp)
+"""Several models of a run may use the same weights."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from prb.config import Count
-from prb.engine.chat import PLAIN_STOP, common_prefix, one_bos, write_prompt
+from prb.engine.chat import PLAIN_STOP, common_prefix, gathered, one_bos, write_prompt
 from prb.engine.load import Checkpoint, Dtype, Loading, load_shared
 from prb.llm import LLM, LLMS, Chat, Completion, JsonObject, Request, Sampling, options_suffix
 from prb.llm.asking import opened_by
@@ -105,7 +105,14 @@ class Transformers:
         self._weigh([row for row in waiting.values() if row.limit == 1 and row.request.sampling.top_logprobs])
         for group in self.groups({n: row for n, row in waiting.items() if not row.ended}):
             self.generate([waiting[n] for n in group])
-        results.update({n: self._completion(row) for n, row in waiting.items()})
+        for n, row in waiting.items():
+            results[n] = Completion(
+                text=row.begun + self.cut(row)[0],
+                prompt_tokens=len(row.prompt),
+                completion_tokens=len(row.written),
+                first=row.first,
+                truncated=row.ended == "length",
+            )
         return [results[n] for n in range(len(requests))]
 
     def _weigh(self, rows: Sequence[Row]) -> None:
@@ -116,12 +123,10 @@ class Transformers:
 
         if not rows or self._states is None:
             return
-        groups: list[list[Row]] = []
-        for row in sorted(rows, key=lambda row: row.prompt):
-            if groups and common_prefix([groups[-1][0].prompt, row.prompt]) >= SHARED * len(row.prompt):
-                groups[-1].append(row)
-            else:
-                groups.append([row])
+        groups = gathered(
+            sorted(rows, key=lambda row: row.prompt),
+            lambda group, row: common_prefix([group[0].prompt, row.prompt]) >= SHARED * len(row.prompt),
+        )
         bundles = [bundle([row.prompt for row in group]) for group in groups]
         last = self._states.run(bundles, lambda states, *_: output_logits(self._model, states[-1], best=EXACT).float())
         for group, logits in zip(groups, last, strict=True):
@@ -203,15 +208,6 @@ class Transformers:
         text: str = self._tokenizer.decode(written, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         at = min((place for stop in stops if (place := text.find(stop)) >= 0), default=-1)
         return (text, False) if at < 0 else (text[:at], True)
-
-    def _completion(self, row: Row) -> Completion:
-        return Completion(
-            text=row.begun + self.cut(row)[0],
-            prompt_tokens=len(row.prompt),
-            completion_tokens=len(row.written),
-            first=row.first,
-            truncated=row.ended == "length",
-        )
 
 
 def generation(**settings: Any) -> Any:

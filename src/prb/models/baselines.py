@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import log, sqrt
 
 import numpy as np
@@ -23,21 +22,14 @@ from prb.types import Ask, Scorer
 
 
 @MODELS.register("random")
-@dataclass(frozen=True)
-class Random:
+def random(seed: int = 0) -> Scorer:
     """Floor: a number drawn by hash of question and answer.
 
     Twins, reruns and subsets agree; the user does not enter.
     """
-
-    seed: int = 0
-
-    @property
-    def fingerprint(self) -> str:
-        return f"random-{self.seed}"
-
-    def score(self, asks: Sequence[Ask]) -> list[float]:
-        return [draw(f"{self.seed}\0{ask.query.question}\0{ask.answer}", bits=56) / 2**56 for ask in asks]
+    return ScriptedScorer(
+        lambda ask: draw(f"{seed}\0{ask.query.question}\0{ask.answer}", bits=56) / 2**56, f"random-{seed}"
+    )
 
 
 @MODELS.register("length")
@@ -61,18 +53,15 @@ def embedding(encoder: str = "static", nearest: Count = 3, votes: bool = False) 
     return (VoteKernel if votes else Embedding)(ENCODERS.make(encoder), nearest)
 
 
-class Embedding:
+class Embedding(ScriptedScorer):
     """Mean cosine of the answer to the `nearest` posts, beyond its cosine to the question itself; plus, over the
     `nearest` past choices, its mean cosine to what was chosen minus that to what was rejected."""
 
     def __init__(self, encoder: Encoder, nearest: int) -> None:
-        self.fingerprint = f"embedding-{encoder.fingerprint}-{nearest}"
+        super().__init__(self.affinity, f"embedding-{encoder.fingerprint}-{nearest}")
         self._encoder, self._nearest = encoder, nearest
 
-    def score(self, asks: Sequence[Ask]) -> list[float]:
-        return [self._affinity(ask) for ask in asks]
-
-    def _affinity(self, ask: Ask) -> float:
+    def affinity(self, ask: Ask) -> float:
         query = ask.query
         texts = [*(post.text for post in query.posts), *(text for choice in query.choices for text in choice)]
         answer, question, *history = self._encoder.encode([ask.answer, query.question, *texts])
@@ -92,18 +81,15 @@ class Embedding:
         return affinity
 
 
-class VoteKernel:
+class VoteKernel(ScriptedScorer):
     """Over the shown votes whose items are `nearest` to the answer: the mean of sign × cosine. `Embedding` takes a post
     "Disagreed: …" for something that the user likes, as any other post."""
 
     def __init__(self, encoder: Encoder, nearest: int) -> None:
-        self.fingerprint = f"embedding-votes-{encoder.fingerprint}-{nearest}"
+        super().__init__(self.agreement, f"embedding-votes-{encoder.fingerprint}-{nearest}")
         self._encoder, self._nearest = encoder, nearest
 
-    def score(self, asks: Sequence[Ask]) -> list[float]:
-        return [self._agreement(ask) for ask in asks]
-
-    def _agreement(self, ask: Ask) -> float:
+    def agreement(self, ask: Ask) -> float:
         votes = votes_of(ask.query)
         answer, *items = self._encoder.encode([ask.answer, *votes])
         if not votes:
@@ -119,18 +105,15 @@ def aspect_match(encoder: str = "static") -> Scorer:
     return AspectMatch(ENCODERS.make(encoder))
 
 
-class AspectMatch:
+class AspectMatch(ScriptedScorer):
     """For each aspect the best-matching sentence of the answer, averaged: a ceiling under `oracle`, a baseline under
     `plan`. Without a plan every answer ties."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self.fingerprint = f"aspect-match-{encoder.fingerprint}"
+        super().__init__(self.match, f"aspect-match-{encoder.fingerprint}")
         self._encoder = encoder
 
-    def score(self, asks: Sequence[Ask]) -> list[float]:
-        return [self._match(ask) for ask in asks]
-
-    def _match(self, ask: Ask) -> float:
+    def match(self, ask: Ask) -> float:
         plan, parts = ask.query.plan, [ask.answer, *sentences(ask.answer)]
         if not plan:
             return 0.0
@@ -140,42 +123,37 @@ class AspectMatch:
 
 
 @MODELS.register("lexical")
-class Lexical:
+def lexical() -> Scorer:
     """Baseline: TF-IDF similarity of the answer to the user's posts and to answers they chose, not rejected, before.
 
     Posts and past answers are the corpus; words of the question carry no weight, since both answers share them.
     """
+    return ScriptedScorer(tf_idf_affinity, "lexical")
 
-    fingerprint = "lexical"
 
-    def score(self, asks: Sequence[Ask]) -> list[float]:
-        return [self._affinity(ask) for ask in asks]
+def tf_idf_affinity(ask: Ask) -> float:
+    posts = [words(post.text) for post in ask.query.posts]
+    chosen = [words(choice.chosen) for choice in ask.query.choices]
+    rejected = [words(choice.rejected) for choice in ask.query.choices]
+    corpus = [*posts, *chosen, *rejected]
+    ignored = set(words(ask.query.question))
+    seen = Counter(word for document in corpus for word in set(document))
+    # log((1 + n) / (1 + df)) + 1, the smoothed form; only words of the corpus have a weight
+    idf = {word: log((1 + len(corpus)) / (1 + df)) + 1 for word, df in seen.items() if word not in ignored}
 
-    def _affinity(self, ask: Ask) -> float:
-        posts = [words(post.text) for post in ask.query.posts]
-        chosen = [words(choice.chosen) for choice in ask.query.choices]
-        rejected = [words(choice.rejected) for choice in ask.query.choices]
-        corpus = [*posts, *chosen, *rejected]
-        if not corpus:
-            return 0.0
-        ignored = set(words(ask.query.question))
-        seen = Counter(word for document in corpus for word in set(document))
-        # log((1 + n) / (1 + df)) + 1, the smoothed form; only words of the corpus have a weight
-        idf = {word: log((1 + len(corpus)) / (1 + df)) + 1 for word, df in seen.items() if word not in ignored}
+    def unit_tf_idf(document: list[str]) -> dict[str, float]:
+        raw = {word: n * idf[word] for word, n in Counter(document).items() if word in idf}
+        norm = sqrt(sum(value * value for value in raw.values()))
+        return {word: value / norm for word, value in raw.items()}
 
-        def unit_tf_idf(document: list[str]) -> dict[str, float]:
-            raw = {word: n * idf[word] for word, n in Counter(document).items() if word in idf}
-            norm = sqrt(sum(value * value for value in raw.values()))
-            return {word: value / norm for word, value in raw.items()} if norm else {}
+    answer = unit_tf_idf(words(ask.answer))
 
-        answer = unit_tf_idf(words(ask.answer))
+    def closeness(documents: list[list[str]]) -> float:
+        vectors = [unit_tf_idf(document) for document in documents]
+        dots = [sum(value * vector[word] for word, value in answer.items() if word in vector) for vector in vectors]
+        return sum(dots) / len(dots) if dots else 0.0
 
-        def closeness(documents: list[list[str]]) -> float:
-            vectors = [unit_tf_idf(document) for document in documents]
-            dots = [sum(value * vector[word] for word, value in answer.items() if word in vector) for vector in vectors]
-            return sum(dots) / len(dots) if dots else 0.0
-
-        return closeness(posts) + closeness(chosen) - closeness(rejected)
+    return closeness(posts) + closeness(chosen) - closeness(rejected)
 
 
 TYPICAL_WORDS = 60
@@ -192,17 +170,17 @@ LEVELS = {
 
 
 @MODELS.register("attributes")
-class Attributes:
+def attributes() -> Scorer:
     """Baseline: reads attributes such as `preference for brevity: high` (or 0..1) and scores the length by them.
 
     It knows about length and nothing else; without such an attribute every answer ties. Not calibrated.
     """
 
-    fingerprint = "attributes-1"
+    def reward(ask: Ask) -> float:
+        wish = sum(wish_for_brevity(post.text) for post in ask.query.posts)
+        return wish * shortness(ask.answer) if wish else 0.0
 
-    def score(self, asks: Sequence[Ask]) -> list[float]:
-        wishes = [sum(wish_for_brevity(post.text) for post in ask.query.posts) for ask in asks]
-        return [wish * shortness(ask.answer) if wish else 0.0 for wish, ask in zip(wishes, asks, strict=True)]
+    return ScriptedScorer(reward, "attributes-1")
 
 
 def wish_for_brevity(post: str) -> float:

@@ -120,15 +120,14 @@ class ScoreRow(BaseModel):
         if self.failure is not None:
             failure = Failure.parse(self.failure, self.failure_kind)
             return failure if failure.reason else replace(failure, reason="failed")
-        text = tuple([writable(text) for text in self.text if text])
-        spent: dict[str, Any] = {"tokens": self.tokens, "cost": self.cost, "text": text}
-        if self.score is not None:
-            return Record(scores=(self.score,), **spent)
-        if self.verdict is not None:
-            return Record(verdicts=(WINNERS[self.verdict], None), **spent)
-        if self.verdicts is not None:
-            return Record(verdicts=tuple(self.verdicts), log_odds=tuple(self.log_odds or ()), **spent)
-        return Record(scores=tuple(self.scores or ()), **spent)
+        return Record(
+            scores=tuple(self.scores or ()) if self.score is None else (self.score,),
+            verdicts=(WINNERS[self.verdict], None) if self.verdict else tuple(self.verdicts or ()),
+            log_odds=tuple(self.log_odds or ()),
+            tokens=self.tokens,
+            cost=self.cost,
+            text=tuple([writable(text) for text in self.text if text]),
+        )
 
 
 @MODELS.register("scores")

@@ -7,11 +7,12 @@ length, a missing index, or another number of logits than before is no reply at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from prb.config import Positive, Size
 from prb.engine.chat import Text
@@ -21,6 +22,7 @@ from prb.llm.endpoint import Client, Concurrency, Response, Retry, clean, parse,
 from prb.types import Ask, Failure, Query, Reward
 from prb.work import chunks
 
+A = TypeVar("A")
 Logits = list[float]
 
 BATCH = 64
@@ -187,6 +189,20 @@ class Server:
 
         return self.client.ask(calls, attempt)
 
+    def ask_each(self, groups: Iterable[Sequence[A]], call: Callable[[Sequence[A]], Call]) -> list[Any]:
+        """A result for every item of the groups, or why there is none. Up to `BATCH` items of a group are one request;
+        if it is refused, each is asked about alone, to find the one to blame."""
+        parts = [part for group in groups for part in chunks(group, BATCH)]
+        results: list[Any] = []
+        for part, reply in zip(parts, self.ask([call(part) for part in parts]), strict=True):
+            if not isinstance(reply, Failure):
+                results += reply
+            elif len(part) > 1 and (reply.kind == "row" or "HTTP 500" in reply.detail):
+                results += self.ask_each([[item] for item in part], call)  # some say 500 if a score is not a number
+            else:
+                results += [reply] * len(part)
+        return results
+
 
 class ServedHead:
     """Groups of texts → rewards. The answers to a query are one request, and requests are sent in the order of their
@@ -199,25 +215,13 @@ class ServedHead:
         """How many logits the head has; a server that changes it has changed the model."""
 
     def rewards(self, groups: Sequence[Sequence[Text]]) -> list[list[float | Failure]]:
-        results: list[list[Any]] = [[None] * len(group) for group in groups]
-        parts: list[list[tuple[int, int]]] = []
-        for n, group in sorted(enumerate(groups), key=lambda entry: list(entry[1][0].ids)):
-            parts += chunks([(n, i) for i in range(len(group))], BATCH)
-        while parts:
-            replies = self._server.ask([self._call([groups[n][i] for n, i in part]) for part in parts])
-            again: list[list[tuple[int, int]]] = []
-            for part, reply in zip(parts, replies, strict=True):
-                if isinstance(reply, Failure):
-                    if len(part) > 1 and (reply.kind == "row" or "HTTP 500" in reply.detail):
-                        again += chunks(part, 1)  # to find the text to blame; some say 500 if a score is not a number
-                        continue
-                    values: list[Any] = [reply] * len(part)
-                else:
-                    values = [self._reward(logits) for logits in reply]
-                for (n, i), value in zip(part, values, strict=True):
-                    results[n][i] = value
-            parts = again
-        return results
+        order = sorted(range(len(groups)), key=lambda n: list(groups[n][0].ids))
+        results = iter(self._server.ask_each([groups[n] for n in order], self._call))
+        rewards: dict[int, list[float | Failure]] = {}
+        for n in order:
+            of_group = islice(results, len(groups[n]))
+            rewards[n] = [logits if isinstance(logits, Failure) else self._reward(logits) for logits in of_group]
+        return [rewards[n] for n in range(len(groups))]
 
     def _call(self, texts: Sequence[Text]) -> Call:
         """Asks for the raw logits of several texts. A reply that is not about these texts, or of another model, is
@@ -281,14 +285,12 @@ class PrbServer:
         positions: dict[Query, list[int]] = {}
         for n, ask in enumerate(asks):
             positions.setdefault(ask.query, []).append(n)
-        parts = [(query, part) for query, places in positions.items() for part in chunks(places, BATCH)]
-        replies = self._server.ask([self._call(query, [asks[n].answer for n in part]) for query, part in parts])
-        results: dict[int, float | Failure] = {}
-        for (_, part), reply in zip(parts, replies, strict=True):
-            results |= dict.fromkeys(part, reply) if isinstance(reply, Failure) else dict(zip(part, reply, strict=True))
+        rewards = self._server.ask_each([[asks[n] for n in places] for places in positions.values()], self._call)
+        results = dict(zip(chain(*positions.values()), rewards, strict=True))
         return [results[n] for n in range(len(asks))]
 
-    def _call(self, query: Query, answers: Sequence[str]) -> Call:
+    def _call(self, asks: Sequence[Ask]) -> Call:
+        query = asks[0].query
         fields = {
             "user": query.user,
             "context": [turn._asdict() for turn in query.context],
@@ -303,9 +305,9 @@ class PrbServer:
                 case {"fingerprint": str(other)} if other != self._server.about.weights:
                     return Failure("the server has changed", f"it serves {clean(other)} now", kind="fatal")
                 case {"scores": [*scores], "failures": [*why], "cut": [*cut], "fingerprint": _}:
-                    if len(scores) == len(why) == len(cut) == len(answers):
+                    if len(scores) == len(why) == len(cut) == len(asks):
                         rows = zip(scores, why, cut, strict=True)
                         return [Failure(clean(str(w))) if s is None else Reward(s, cut=int(c)) for s, w, c in rows]
             return None
 
-        return Call("/v1/score", {"query": body, "answers": list(answers), "partial": True}, read)
+        return Call("/v1/score", {"query": body, "answers": [ask.answer for ask in asks], "partial": True}, read)

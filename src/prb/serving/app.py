@@ -345,7 +345,11 @@ class Guard:
             self._metrics.request_seconds.labels(route).observe(time.perf_counter() - started)
 
     def _refused(self, headers: Headers, route: str) -> Response | None:
-        if self._token is None and host_name(headers.get("host", "")) not in self._hosts:
+        try:
+            host = urlsplit(f"//{headers.get('host', '')}").hostname  # without the port
+        except ValueError:
+            host = None
+        if self._token is None and host not in self._hosts:
             # a web page whose name was pointed at this machine (DNS rebinding) sends its own name
             return refusal(403, "this Host is not served; use 127.0.0.1, or start the server with a token")
         authorization = headers.get("authorization", "").encode("latin-1")
@@ -354,14 +358,6 @@ class Guard:
         if "content-length" in headers and "transfer-encoding" in headers:  # proxies disagree on where it ends
             return refusal(400, "send either Content-Length or Transfer-Encoding, not both", {"Connection": "close"})
         return None
-
-
-def host_name(host: str) -> str:
-    """The name or address in a Host header, without the port."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def has_token(authorization: bytes, token: bytes | None) -> bool:

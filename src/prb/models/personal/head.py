@@ -22,7 +22,6 @@ from prb.models.personal.features import Features, features_of
 from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Taught, View
 from prb.registry import Spec, names_code
 from prb.runs import draft, read_json, write_json
-from prb.text.encoders import Vector
 from prb.types import Ask, Choice, Failure, Pair, Query
 from prb.weights import resolve_weights
 
@@ -240,13 +239,9 @@ class Personal:
         distinct = list(dict.fromkeys(visible))
         # the history belongs to the context of an answer only for methods that are `joint`
         in_context = distinct if method.joint else [Ask(query.blind, answer) for query, answer in distinct]
-        vectors: dict[Ask, Vector] = {}
-        rewards: dict[Ask, float | Failure] = {}
-        for ask, vector in zip(distinct, self._features.answers(in_context), strict=True):
-            if isinstance(vector, Failure):
-                rewards[ask] = vector
-            else:
-                vectors[ask] = vector
+        encoded = dict(zip(distinct, self._features.answers(in_context), strict=True))
+        rewards: dict[Ask, float | Failure] = {a: v for a, v in encoded.items() if isinstance(v, Failure)}
+        vectors = {ask: vector for ask, vector in encoded.items() if not isinstance(vector, Failure)}
         if vectors:
             queries = [ask.query for ask in vectors]
             with_posts = queries if method.uses_posts else [query.blind for query in queries]
@@ -312,18 +307,18 @@ def infer_codes(head: Head, features: Features, histories: Sequence[Sequence[Cho
     A choice whose answers cannot be encoded says nothing.
     """
     choices = [(n, choice) for n, history in enumerate(histories) for choice in history]
-    queries = [Query(question=choice.question) for _, choice in choices]
-    asks = [Ask(query, text) for query, (_, choice) in zip(queries, choices, strict=True) for text in choice[1:]]
+    asks = [Ask(Query(question=choice.question), text) for _, choice in choices for text in choice[1:]]
     encoded = features.answers(asks)
-    chosen, rejected = (
-        {n: a for n, a in enumerate(side) if not isinstance(a, Failure)} for side in (encoded[::2], encoded[1::2])
-    )
-    usable = [n for n in chosen if n in rejected]
+    usable = [
+        (n, ask.query, chosen, rejected)
+        for (n, _), ask, chosen, rejected in zip(choices, asks[::2], encoded[::2], encoded[1::2], strict=True)
+        if not isinstance(chosen, Failure) and not isinstance(rejected, Failure)
+    ]
     if not usable:
         return np.tile(head.prior_mean, (len(histories), 1))
-    view = view_of(features, [queries[n] for n in usable], np.tile(head.prior_mean, (len(usable), 1)))
-    of_chosen, of_rejected = (np.stack([side[n] for n in usable]) for side in (chosen, rejected))
-    return head.infer(Pairs(view, of_chosen, of_rejected, np.array([choices[n][0] for n in usable])), len(histories))
+    users, queries, of_chosen, of_rejected = zip(*usable, strict=True)
+    view = view_of(features, queries, np.tile(head.prior_mean, (len(usable), 1)))
+    return head.infer(Pairs(view, np.stack(of_chosen), np.stack(of_rejected), np.array(users)), len(histories))
 
 
 def query_of(pair: Pair, rank: Any, k: int) -> Query:
