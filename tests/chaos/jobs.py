@@ -92,9 +92,10 @@ def trained(method: str, data: Path, folder: Path, engine: str = "local") -> Any
 light = partial(trained, "light")
 
 
-def audited(data: Path, folder: Path) -> Any:
+def audited(data: Path, folder: Path, engine: str = "local") -> Any:
     reader = {"reader": recording(fingerprint="reader")[0]}
-    return audit(AuditConfig(dataset=some_rows(data), out=folder, ceiling="reader"), models=reader).summary
+    config = AuditConfig(dataset=some_rows(data), out=folder, ceiling="reader", engine=engine)
+    return audit(config, models=reader).summary
 
 
 def optimized(data: Path, folder: Path) -> Any:
@@ -134,7 +135,7 @@ def on_ray(job: Callable[[Path, Path, str], Any], data: Path, folder: Path) -> A
 
 ON_RAY = {
     f"{verb}, on Ray": partial(on_ray, job)
-    for verb, job in {"evaluate": evaluated, "grade": graded, "bon": sampled, "train": light}.items()
+    for verb, job in {"evaluate": evaluated, "grade": graded, "bon": sampled, "audit": audited, "train": light}.items()
 }
 JOBS |= ON_RAY
 

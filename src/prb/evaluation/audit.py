@@ -17,7 +17,18 @@ import msgspec
 import numpy as np
 
 from prb import __version__
-from prb.config import DataConfig, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Rare, Seed, Size, config
+from prb.config import (
+    DataConfig,
+    EngineConfig,
+    MaskingConfig,
+    Name,
+    OutputConfig,
+    PositionalOrFlag,
+    Rare,
+    Seed,
+    Size,
+    config,
+)
 from prb.data.load import Dataset, Users, load
 from prb.data.schema import Task
 from prb.data.source import Source
@@ -182,7 +193,7 @@ class AuditSummary(msgspec.Struct, kw_only=True):
 
 
 @config
-class AuditConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
+class AuditConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, DataConfig):
     """How much of a benchmark needs the user: for any set of chosen/rejected pairs."""
 
     verb: ClassVar[str] = "audit"
@@ -356,7 +367,7 @@ def _columns(
     progress: Progress,
 ) -> dict[str, Column]:
     """The outcomes of each model in dataset order: an ordinary run, in a folder of its own."""
-    shared = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii", "cache", "fresh")
+    shared = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii", "cache", "fresh", "engine")
     same = {name: getattr(config, name) for name in shared}
     run = EvaluateConfig(model=tuple(specs), condition=(condition,), out=folder, **same)
     evaluate(run, models=models, progress=progress)
