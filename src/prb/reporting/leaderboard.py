@@ -40,8 +40,7 @@ STEPS = 20
 def describe(group: Group) -> dict[str, Any]:
     """What every page knows of a dataset and its models."""
     conclusion, data = group.verdict, group.about
-    leader = (*conclusion.standings, *conclusion.references)[0]
-    results = [result for entry in group.entries for c in group.conditions if (result := entry.result(c))]
+    leader, results = (*conclusion.standings, *conclusion.references)[0], group.summary.pairs
     measured = {contrast.kind for contrast in group.summary.contrasts if contrast.value is not None}
     measured |= {key for result in results for key, value in result.metrics.items() if value is not None}
     ranked = "misapplication" if data.only_restraint and "misapplication" in measured else "control"
@@ -111,8 +110,20 @@ def _seen(group: Group, entry: Entry) -> str:
 # --- leaderboard and compare ---
 def board_data(inputs: Inputs) -> Iterator[DataFile]:
     for group in inputs.groups:
+        rows: list[dict[str, Any]] = []
+        for entry in group.entries:
+            results = {c: result for c in group.conditions if (result := entry.result(c))}
+            contrasts = group.summary.contrasts_of(entry.name)
+            row: dict[str, Any] = {"accuracy": {c: to_builtins(result.accuracy) for c, result in results.items()}}
+            for metric in columns():
+                values = {c: value for c, r in results.items() if (value := r.metrics.get(metric.key)) is not None}
+                row[metric.key] = to_builtins(contrasts.get(metric.key) if metric.needs else values)
+            rows.append(row)
+        for metric in columns():
+            for condition in group.conditions if metric.tested and not metric.needs else ():
+                correct([row[metric.key][condition] for row in rows if condition in row[metric.key]])
         tests = {condition: paired_tests(group, condition) for condition in group.conditions}
-        slices = {"all": _all_rows(group), **dict(_slices(group))}
+        slices = {"all": rows, **dict(_slices(group))}
         yield f"{group.id}/board", {"slices": slices, "ranks": ranks(group, tests)}
         yield f"{group.id}/tests", tests
 
@@ -120,29 +131,6 @@ def board_data(inputs: Inputs) -> Iterator[DataFile]:
 def columns() -> list[Metric]:
     """The metrics of pairs that the leaderboard shows beside accuracy."""
     return [metric for metric in METRICS.values() if metric.task == "pairs" and metric.column]
-
-
-def _all_rows(group: Group) -> list[dict[str, Any]]:
-    """The numbers of the runs' summaries, with Holm's correction over all models of the group."""
-    rows: list[dict[str, Any]] = []
-    for entry in group.entries:
-        results = {c: result for c in group.conditions if (result := entry.run.summary.result(entry.model, c))}
-        contrasts = entry.run.summary.contrasts_of(entry.model)
-        row: dict[str, Any] = {"accuracy": {c: to_builtins(r.metrics["accuracy"]) for c, r in results.items()}}
-        for metric in columns():
-            key = metric.key
-            row[key] = to_builtins(
-                contrasts.get(key)
-                if metric.needs
-                else {c: value for c, r in results.items() if (value := r.metrics.get(key)) is not None}
-            )
-        rows.append(row)
-    tested = [metric for metric in columns() if metric.tested]
-    correct([row[metric.key] for row in rows for metric in tested if metric.needs and row[metric.key]])
-    for metric in tested:
-        for condition in group.conditions if not metric.needs else ():
-            correct([row[metric.key][condition] for row in rows if condition in row[metric.key]])
-    return rows
 
 
 def _slices(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:

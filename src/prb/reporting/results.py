@@ -374,7 +374,20 @@ class Audit(Run):
             )
         title = f"{data.label}: {size}"
         tables.append(Table(title, ("scorer", "accuracy", "failed"), rows, tuple(notes)))
-        tables.append(Table("What to look at", ("finding", "result"), tuple(_findings(result))))
+        length, sees = result.length, "no: a history may decide every row"
+        assert length is not None  # an audit of pairs measures it
+        if data.restraint_rows:
+            sees = f"yes: a history must not decide {data.restraint_rows} of {data.rows} rows"
+        longer = f"{interval(length.chosen_longer)} %; median ratio {number(length.median_ratio, 2)}"
+        findings = [
+            ("chosen is the longer answer", longer),
+            ("answers within 10 % of each other's length", f"{percent(length.within_a_tenth, 0)} %"),
+            ("can see restraint (over-personalization)", sees),
+        ]
+        if result.topics:
+            closer = interval(result.topics.difference, scale=1, digits=3, sign=True)
+            findings.append(("cosine of question and own posts, minus a donor's", closer))
+        tables.append(Table("What to look at", ("finding", "result"), tuple(findings)))
         if giveaways.words:
             words = tuple((w.word, str(w.chosen), str(w.rejected), p_value(w.p)) for w in giveaways.words)
             title = f"Giveaway words: {giveaways.more_than_chance} of {giveaways.looked_at} tested"
@@ -404,20 +417,6 @@ def _vote_table(votes: Sequence[VoteShares]) -> Table:
         notes.append(f"Group: the attribute that explains most ({', '.join(sorted(several))}), which flatters it.")
     columns = ("votes of", "votes", "users", "items", *votes[0].parts, "detectable")
     return Table("Whose votes they are", columns, tuple(rows), tuple(notes))
-
-
-def _findings(result: AuditSummary) -> Iterator[tuple[str, str]]:
-    length = result.length
-    assert length is not None  # an audit of pairs measures it
-    longer = f"{interval(length.chosen_longer)} %; median ratio {number(length.median_ratio, 2)}"
-    yield "chosen is the longer answer", longer
-    yield "answers within 10 % of each other's length", f"{percent(length.within_a_tenth, 0)} %"
-    restraint = result.dataset.restraint_rows
-    sees = f"yes: a history must not decide {restraint} of {result.dataset.rows} rows"
-    yield "can see restraint (over-personalization)", sees if restraint else "no: a history may decide every row"
-    if topics := result.topics:
-        closer = interval(topics.difference, scale=1, digits=3, sign=True)
-        yield "cosine of question and own posts, minus a donor's", closer
 
 
 # --- bon ---
@@ -507,10 +506,9 @@ class Ppo(Run):
     @cached_property
     def clusters(self) -> int:
         """Of the held-out prompts; at most their number, if their answers are not in the folder."""
-        answers = self.folder / ANSWERS
-        return (
-            len({line["cluster"] for line in read_lines(answers)}) if answers.exists() else self.typed.held_out.prompts
-        )
+        if not (answers := self.folder / ANSWERS).exists():
+            return self.typed.held_out.prompts
+        return len({line["cluster"] for line in read_lines(answers)})
 
     @cached_property
     def curves(self) -> list[dict[str, float]]:
