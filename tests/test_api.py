@@ -33,14 +33,8 @@ def data(write_jsonl: Write) -> Path:
 
 @pytest.fixture
 def result(data: Path, tmp_path: Path) -> Evaluation:
-    return prb.evaluate(
-        model=("length", "random"),
-        dataset=data,
-        condition=("none", "profile", "shuffled"),
-        history="both?ranker=recency",
-        out=tmp_path / "run",
-        quiet=True,
-    )
+    settings = {"model": ("length", "random"), "condition": ("none", "profile", "shuffled")}
+    return prb.evaluate(dataset=data, history="both?ranker=recency", out=tmp_path / "run", quiet=True, **settings)
 
 
 @pytest.mark.parametrize("verb", VERBS)

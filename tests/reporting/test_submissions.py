@@ -74,6 +74,9 @@ def test_submissions_that_hold_are_one_leaderboard(board: Callable[..., Leaderbo
     assert "Refused" not in done.index.read_text("utf-8")
 
 
+OTHER = "it was run with other settings:"
+
+
 def win(lines: Any) -> Any:
     return [{**line, "credit": 1.0} if line["model"] == "long" and line["credit"] == 0 else line for line in lines]
 
@@ -104,12 +107,9 @@ def test_a_forged_submission_is_refused(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"k": 7}, "it was run with other settings: k is 5, not 7"),
-        (
-            {"seed": 1, "history": "posts"},
-            "it was run with other settings: history is both?ranker=recency, not posts; seed is 0, not 1",
-        ),
-        ({"limit": 4}, "it was run with other settings: limit is None, not 4"),
+        ({"k": 7}, f"{OTHER} k is 5, not 7"),
+        ({"seed": 1, "history": "posts"}, f"{OTHER} history is both?ranker=recency, not posts; seed is 0, not 1"),
+        ({"limit": 4}, f"{OTHER} limit is None, not 4"),
         ({"condition": ("oracle",)}, "it lacks the condition oracle"),
         ({"dataset": "mirror"}, "it is about other data: fingerprint"),
     ],

@@ -423,9 +423,8 @@ def write_tables(run: ExportedRun, out: Path) -> list[Path]:
     columns with a number."""
     folder = run.evaluation.folder
     names = ("pair", "user", "cluster", "model", "condition", "credit", "margin", "failure", "failure_kind")
-    names += ("leaks", "cut", "tokens", "seconds", "cost")
     outcomes = [
-        {name: getattr(outcome, name) for name in names}
+        {name: getattr(outcome, name) for name in (*names, "leaks", "cut", "tokens", "seconds", "cost")}
         | {"posts_shown": len(outcome.post_ids), "choices_shown": len(outcome.choices)}
         | {f"score_{n}": score for n, score in enumerate(outcome.scores or (), 1)}
         | {f"verdict_{n}": verdict for n, verdict in enumerate(outcome.verdicts or (), 1)}

@@ -19,9 +19,10 @@ from prb.evaluation.metrics import Facts, Rows, compute
 from prb.models import RECORDED
 from prb.reporting.format import without_folders
 from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
+from prb.reporting.results import significant
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Bools, cancels, is_exact
-from prb.stats.paired import LEVEL, correct, paired_p
+from prb.stats.paired import correct, paired_p
 from prb.stats.ranking import (
     STABILITY_DRAWS,
     accuracies,
@@ -214,30 +215,29 @@ def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
     ranges = {}
     for condition, of_two in tests.items():
         present = {n for n, column in group.under(condition) if not np.isnan(column.credit).all()}
-        better = [(t["a"], t["b"]) if t["value"] > 0 else (t["b"], t["a"]) for t in of_two if is_significant(t)]
-        ranges[condition] = rank_ranges(len(group.entries), ranked & present, better)
+        ranges[condition] = rank_ranges(len(group.entries), ranked & present, winners(of_two))
     for metric in columns():
         if metric.difference and set(metric.needs) <= set(group.conditions):
             to, since = (dict(group.under(condition)) for condition in metric.needs)
             values = {n: to[n].credit - since[n].credit for n in to if n in since and n in ranked}
             values = {n: value for n, value in values.items() if not np.isnan(value).all()}
-            pairs: list[dict[str, Any]] = []
+            pairs, seed = list[dict[str, Any]](), group.entries[0].run.settings.seed
             for (i, x), (j, y) in combinations(values.items(), 2):
-                both, seed = ~(np.isnan(x) | np.isnan(y)), group.entries[0].run.settings.seed
+                both = ~(np.isnan(x) | np.isnan(y))
                 p, test = paired_p(x[both], y[both], group.clusters[both], seed=seed) if both.any() else (None, "none")
-                ordered = (i, j) if np.sum(x[both] - y[both]) > 0 else (j, i)
-                pairs.append({"better": ordered, "p": p, "test": test, "p_holm": None})
+                pairs.append({"a": i, "b": j, "value": float(np.sum(x[both] - y[both])), "p": p, "test": test})
             correct(pairs)
-            better = [pair["better"] for pair in pairs if is_significant(pair)]
-            ranges[metric.key] = rank_ranges(len(group.entries), values, better)
+            ranges[metric.key] = rank_ranges(len(group.entries), values, winners(pairs))
     return ranges
 
 
-def is_significant(test: Mapping[str, Any]) -> bool:
-    return test["p_holm"] is not None and test["p_holm"] < LEVEL
+def winners(tests: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Who is significantly better than whom: (winner, loser)."""
+    significantly = [test for test in tests if significant(test["p_holm"])]
+    return [(test["a"], test["b"]) if test["value"] > 0 else (test["b"], test["a"]) for test in significantly]
 
 
-def rank_ranges(models: int, ranked: Collection[int], better: Sequence[Range]) -> list[Range | None]:
+def rank_ranges(models: int, ranked: Collection[int], better: Sequence[tuple[int, int]]) -> list[Range | None]:
     """From who is significantly better than whom: a model is behind those, and ahead of the ones it beats."""
     inside = [(winner, loser) for winner, loser in better if winner in ranked and loser in ranked]
     above, below = Counter(loser for _, loser in inside), Counter(winner for winner, _ in inside)

@@ -110,6 +110,11 @@ def decoded(kind: type[T]) -> cached_property[T]:
     return cached_property(lambda run: convert(run.summary, kind))
 
 
+def significant(p: float | None) -> bool:
+    """Of a p after Holm's correction; `None` where nothing could be tested."""
+    return p is not None and p < LEVEL
+
+
 def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
     try:
         from pandas import DataFrame, json_normalize
@@ -435,7 +440,7 @@ class BestOfN(Run):
         """Does picking by a reward model gain over a random pick? By sign flips over clusters, after Holm."""
         bon = self.typed
         ends = {result.model: result.headroom[-1] for result in bon.results}
-        shown = [row for row in bon.over_chance if row.p_holm is not None and row.p_holm < LEVEL]
+        shown = [row for row in bon.over_chance if significant(row.p_holm)]
         gaining = [row.model_a for row in shown if (row.value or 0) > 0]
         losing = [row.model_a for row in shown if (row.value or 0) < 0]
         if not gaining:
@@ -619,7 +624,7 @@ def set_sentences(part: ModelSet, units: str = "models") -> Iterator[str]:
     corrected = f" corrected for {len(cells)} tests" if len(cells) > 1 else ""
     for cell in cells:
         how = "predicts", "better than chance"
-        if cell.p_holm >= LEVEL:
+        if not significant(cell.p_holm):
             how = "does not predict", "significantly better than chance"
         elif key != "regret" and (cell.value or 0) < 0:
             how = "predicts", "worse than chance: it reverses their order"
@@ -636,7 +641,7 @@ def set_sentences(part: ModelSet, units: str = "models") -> Iterator[str]:
     for row in (row for row in part.comparisons if row.measure == key):
         first_better = (row.difference > 0) != (key == "regret")  # a lower regret is better
         better, worse = (row.first, row.second) if first_better else (row.second, row.first)
-        how = ("does not predict", "significantly better") if row.p_holm >= LEVEL else ("predicts", "better")
+        how = ("predicts", "better") if significant(row.p_holm) else ("does not predict", "significantly better")
         evidence = f"{measure} differs by {number(abs(row.difference), 2)}, {p_equals(row.p_holm)}"
         yield f"{size}, {better} {how[0]} {row.downstream} {how[1]} than {worse} ({evidence})."
     power = part.power
