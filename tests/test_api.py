@@ -33,14 +33,8 @@ def data(write_jsonl: Write) -> Path:
 
 @pytest.fixture
 def result(data: Path, tmp_path: Path) -> Evaluation:
-    return prb.evaluate(
-        model=("length", "random"),
-        dataset=data,
-        condition=("none", "profile", "shuffled"),
-        history="both?ranker=recency",
-        out=tmp_path / "run",
-        quiet=True,
-    )
+    settings = {"model": ("length", "random"), "condition": ("none", "profile", "shuffled")}
+    return prb.evaluate(dataset=data, history="both?ranker=recency", out=tmp_path / "run", quiet=True, **settings)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -144,13 +138,8 @@ def refuse(_: object) -> float:
 
 
 def test_a_dry_run_counts_the_calls_of_every_model_and_asks_and_writes_nothing(data: Path, tmp_path: Path) -> None:
-    settings = {
-        "model": "mine",
-        "dataset": data,
-        "condition": ("none", "profile"),
-        "out": tmp_path / "run",
-        "quiet": True,
-    }
+    settings = {"model": "mine", "dataset": data, "out": tmp_path / "run", "quiet": True}
+    settings["condition"] = ("none", "profile")
     planned = prb.evaluate(models={"mine": ScriptedScorer(refuse)}, dry_run=True, **settings)
     (row,) = planned.summary["dry_run"]
     # 12 rows of 6 twins: what twins ask under `none` is the same

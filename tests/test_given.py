@@ -12,17 +12,9 @@ import prb
 from prb.errors import BadInput
 from prb.given import FunctionModel, as_dataset, as_models
 from prb.types import Ask, Query
+from tests.conftest import make_row
 
-ROWS: list[dict[str, Any]] = [
-    {
-        "user": f"u{n}",
-        "question": f"How {n}?",
-        "chosen": "Short.",
-        "rejected": "A long answer.",
-        "profile": [f"I like {n}."],
-    }
-    for n in range(6)
-]
+ROWS = [make_row(n, profile=[f"I like {n}."], category=None) for n in range(6)]
 
 
 def shortest(prompt: str, response: str) -> float:

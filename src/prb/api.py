@@ -38,6 +38,7 @@ from prb.registry import split_alias
 from prb.reporting.evaluation_results import Comparison, Evaluation
 from prb.reporting.format import markdown
 from prb.reporting.formats import ExportConfig
+from prb.reporting.formats import export as write_export
 from prb.reporting.gather import read_any
 from prb.reporting.results import (
     Audit,
@@ -53,7 +54,9 @@ from prb.reporting.results import (
     correlation_sentences,
 )
 from prb.reporting.site import ReportConfig
-from prb.reporting.submissions import Leaderboard, LeaderboardConfig
+from prb.reporting.site import report as write_report
+from prb.reporting.submissions import LeaderboardConfig
+from prb.reporting.submissions import leaderboard as check_submissions
 from prb.runs import CONFIG, REPLIES, Finished, write_bytes, write_json
 from prb.serving.server import ServeConfig
 from prb.training.config import FullConfig, TrainConfig, config_of
@@ -319,31 +322,9 @@ def correlate(config: CorrelateConfig, *, progress: Progress) -> Correlation:
     return result
 
 
-@verb(ReportConfig, by_position=["runs"])
-def report(config: ReportConfig, *, progress: Progress) -> Path:
-    """Write a static site from finished runs and return the path of its first page."""
-    from prb.reporting.site import report as write
-
-    return write(config, progress=progress)
-
-
-@verb(LeaderboardConfig, by_position=["submissions"])
-def leaderboard(config: LeaderboardConfig, *, progress: Progress) -> Leaderboard:
-    """Check many run folders and write one site from those that pass.
-
-    Raises `NotAccepted`, with the result attached, if all are refused, or any with `strict`.
-    """
-    from prb.reporting.submissions import leaderboard as write
-
-    return write(config, progress=progress)
-
-
-@verb(ExportConfig, by_position=["run"])
-def export(config: ExportConfig, *, progress: Progress) -> list[Path]:
-    """Write a finished evaluation in a format that other tools read; returns the paths of the files."""
-    from prb.reporting.formats import export as write
-
-    return write(config, progress=progress)
+report = verb(ReportConfig, by_position=["runs"])(write_report)
+leaderboard = verb(LeaderboardConfig, by_position=["submissions"])(check_submissions)
+export = verb(ExportConfig, by_position=["run"])(write_export)
 
 
 @verb(ServeConfig)

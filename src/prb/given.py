@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import marshal
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import CodeType
@@ -92,7 +92,7 @@ class FunctionModel:
     Its fingerprint covers its code and what it closes over, so that a changed function is another model.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Any) -> None:
         required = [
             parameter
             for parameter in inspect.signature(function).parameters.values()
@@ -101,22 +101,17 @@ class FunctionModel:
         if len(required) not in (1, 2):
             raise BadInput(f"{function.__name__} must take (prompt, response), or a list of asks")
         self._function, self._one_by_one = function, len(required) == 2
-        self.fingerprint = f"function-{_fingerprint(function)}"
+        code, identity = getattr(function, "__code__", None), repr(getattr(function, "__qualname__", function))
+        if isinstance(code, CodeType):
+            cells = [cell.cell_contents for cell in function.__closure__ or ()]
+            about = repr((cells, function.__defaults__, function.__kwdefaults__)).encode("utf-8", "replace")
+            identity = hashlib.sha256(marshal.dumps(_without_place(code)) + about).hexdigest()[:16]
+        self.fingerprint = f"function-{identity}"
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         if self._one_by_one:
             return [self._function(ask.query.question, ask.answer) for ask in asks]
         return list(self._function(asks))
-
-
-def _fingerprint(function: Any) -> str:
-    code = getattr(function, "__code__", None)
-    if not isinstance(code, CodeType):
-        return repr(getattr(function, "__qualname__", function))
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    about = (cells, function.__defaults__, function.__kwdefaults__)
-    plain = marshal.dumps(_without_place(code))
-    return hashlib.sha256(plain + repr(about).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _without_place(code: CodeType) -> CodeType:

@@ -64,12 +64,6 @@ def test_quiet_is_understood_before_and_after_any_verb(prb: Prb, tmp_path: Path)
     assert prb("--quiet", "data", "stats", "--json").code == 0
 
 
-def test_an_unknown_flag_is_bad_usage(prb: Prb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert prb("evaluate", "--modle", "length").code == 2
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_main_exits_with_the_code_of_the_verb() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["evalute"])

@@ -53,11 +53,6 @@ def test_warnings_only_count_if_strict(prb: Prb, write_jsonl: Write) -> None:
     assert strict.err == f"prb: {data}: 1 row with problems\n"
 
 
-def test_a_set_that_is_not_there_is_refused(prb: Prb) -> None:
-    assert prb("data", "check", "nowhere.jsonl") == (2, "", "prb: nowhere.jsonl does not exist\n")
-    assert prb("data", "stats", "miror").err == "prb: no dataset named 'miror'; did you mean 'mirror'?\n"
-
-
 def test_a_row_is_shown_whole_with_what_is_hidden_from_models(prb: Prb, write_jsonl: Write) -> None:
     data = write_jsonl([make_row(1, tier="easy", topic="plants")])
     said = prb("data", "show", data, "r1")

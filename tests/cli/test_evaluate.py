@@ -30,40 +30,23 @@ def stored(folder: Path) -> dict[str, Any]:
 def test_a_run_prints_its_table_and_where_it_is(prb: Prb, data: Path, tmp_path: Path) -> None:
     said = prb("evaluate", "--dataset", data, "--model", "length", "--out", tmp_path / "run")
     assert said.code == 0
-    for part in (
-        "5 pairs · 5 users in 3 clusters",
-        "length",
-        "40.0 → 40.0",
-        "○ not shown",
-        f"prb report {tmp_path / 'run'}",
-    ):
+    for part in ("5 pairs · 5 users in 3 clusters", "40.0 → 40.0", "○ not shown", f"prb report {tmp_path / 'run'}"):
         assert part in said.out
     assert "length: 0 of 5" in said.err
-    assert names(tmp_path / "run") == [
-        *(".lock", "config.json", "outcomes.jsonl", "replies.jsonl", "summary.json", "users.json")
-    ]
+    files = ".lock", "config.json", "outcomes.jsonl", "replies.jsonl", "summary.json", "users.json"
+    assert names(tmp_path / "run") == list(files)
 
 
 def test_the_answer_comes_first_and_all_numbers_on_request(prb: Prb, tmp_path: Path) -> None:
-    words = ["evaluate", "--model", "random", "--model", "reader", "--quiet", "--out", tmp_path / "run"]
-    short, full = prb(*words).out.splitlines(), prb(*words, "--full").out.splitlines()
-    answer = [
-        "reader knows whose preference it judges.",
-        "reader: right in 100.0 % of the pairs with the user's own history and in 53.8 % with somebody else's.",
-        "mirror, split test: 240 pairs · 40 users in 20 clusters · detects control from about 9 points",
-    ]
-    assert short[:3] == full[:3] == answer
-    assert short[6] == "reader   53.8 → 100.0    +46.3  [39.4, 52.8]  ● personalizes  <0.001"
-    assert "For comparison: random 50.0 (user-blind)." in short
-    assert len(short) < len(full)
-    assert "person effect" in full[4]
-
-
-def test_the_readme_shows_what_the_first_command_prints(prb: Prb, tmp_path: Path) -> None:
+    """What the first command prints is in the README."""
     readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
     shown = re.search(r"```text\n(.*?)```", readme, re.S)
+    words = ["evaluate", "--quiet", "--out", tmp_path / "run"]
+    short, full = prb(*words).out, prb(*words, "--full").out.splitlines()
     assert shown
-    assert prb("evaluate", "--quiet", "--out", tmp_path / "run").out.startswith(shown[1])
+    assert short.startswith(shown[1])
+    assert short.splitlines()[:4] == full[:4]
+    assert "person effect" in full[5]
 
 
 def test_the_same_command_resumes_and_a_changed_one_is_refused(prb: Prb, data: Path, tmp_path: Path) -> None:
@@ -105,10 +88,8 @@ def test_flags_beside_a_config_replace_what_it_holds(prb: Prb, data: Path, tmp_p
     [
         (None, "does not exist"),
         ("{", "is not JSON"),
-        ("[]", "holds no settings of `prb evaluate`"),
         ('{"train": {}}', "holds no settings of `prb evaluate`"),
         ('{"evaluate": {"k": "many"}}', "k must be a whole number, not 'many'"),
-        ('{"evaluate": {"task": "essays"}}', "task must be 'pairs' or 'ratings', not 'essays'"),
     ],
 )
 def test_a_config_that_cannot_be_read_is_refused(content: str | None, says: str, prb: Prb, tmp_path: Path) -> None:
@@ -124,15 +105,11 @@ def test_a_config_that_cannot_be_read_is_refused(content: str | None, says: str,
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--model", "lenght"], "no model named 'lenght'; did you mean 'length'?"),
-        (["--model", "random?seed"], "'seed' in 'random?seed' is not key=value"),
+        (["--modle", "length"], "there is no flag --modle; did you mean --model?"),
         (["--condition", "proflie"], "proflie"),
         (["--limit", "few"], "few"),
         (["--limit", "9" * 30], "limit must be at most"),
-        (["--seed", "9" * 30], "seed must be at most"),
         (["--config", "."], "config.json does not exist"),
-        (["--require", "accuracy>60"], "for 60 % write 0.6"),
-        (["--dataset", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         (["--config"], ""),
     ],
 )
@@ -140,8 +117,7 @@ def test_a_wrong_request_exits_2_and_writes_nothing(
     words: list[str], says: str, prb: Prb, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    dataset = [] if "--dataset" in words else ["--dataset", data]
-    said = prb("evaluate", *dataset, *words)
+    said = prb("evaluate", "--dataset", data, *words)
     assert (said.code, said.out) == (2, "")
     assert says in said.err
     assert names(tmp_path) == ["set.jsonl"]
@@ -190,19 +166,16 @@ def ratings(write_jsonl: Write) -> Path:
 
 
 def test_ratings_end_to_end(prb: Prb, ratings: Path, tmp_path: Path) -> None:
-    words = ["evaluate", "--task", "ratings", "--dataset", ratings, "--model", "length", "--condition", "profile"]
-    said = prb(*words, "--json", "--quiet", "--out", tmp_path / "run")
-    assert said.code == 0
-    (row,) = said.json["results"]
+    words: list[object] = ["evaluate", "--task", "ratings", "--dataset", ratings, "--model", "length"]
+    words += ["--condition", "profile"]
+    words += ["--quiet", "--out", tmp_path / "run"]
+    (row,) = prb(*words, "--json").json["results"]
     assert (row["n"], row["users"], row["failed"]) == (8, 2, 0)
-    assert row["alignment"]["value"] == pytest.approx(1.0)
     assert {name: part["n"] for name, part in row["by_group"]["age"].items()} == {"60+": 1, "<60": 1}
     (first, *_) = outcomes(tmp_path / "run")
     assert (first["pair"], first["post_ids"], first["scores"]) == ("ratings.jsonl:1", ["likes"], [1.0])
-    table = prb(*words, "--quiet", "--out", tmp_path / "run")
-    assert "alignment" in table.out
-    gate = prb(*words, "--quiet", "--out", tmp_path / "run", "--require", "alignment>=0.99,mae<=0.01")
-    assert gate.code == 0
+    said = prb(*words, "--require", "alignment>=0.99,mae<=0.01")
+    assert (said.code, "alignment" in said.out) == (0, True)
 
 
 def test_judges_cannot_rate(prb: Prb, ratings: Path, tmp_path: Path) -> None:

@@ -147,13 +147,3 @@ def test_code_in_a_config_must_be_named_by_the_user(prb: Any, tmp_path: Path) ->
     refused = prb("evaluate", "--config", tmp_path, "--out", tmp_path / "run")
     assert (refused.code, "names code" in refused.err, "on import" in refused.err) == (2, True, False)
     assert prb("evaluate", "--config", tmp_path, "--model", spec, "--out", tmp_path / "run", "--quiet").code == 0
-
-
-def test_a_link_in_a_run_of_somebody_else_is_not_written_through(prb: Any, tmp_path: Path) -> None:
-    run, mine = tmp_path / "run", tmp_path / "mine"
-    assert prb("evaluate", "--model", "length", "--limit", "4", "--out", run, "--quiet").code == 0
-    mine.mkdir()
-    (run / "report").symlink_to(mine)
-    done = prb("report", run)
-    assert (done.code, "is a link to another folder" in done.err) == (2, True)
-    assert not list(mine.iterdir())

@@ -74,24 +74,13 @@ BON_WORDS = "bon --policy words/x --grader marks --n 4 --history both?ranker=rec
 @pytest.mark.parametrize(
     ("words", "file", "parts"),
     [
-        (
-            "audit @audited",
-            "audit.json",
-            ["user-blind learner reaches 100.0 %", "floor: length", "weekly", "written: "],
-        ),
+        ("audit @audited", "audit.json", ["user-blind learner reaches 100.0 %", "weekly", "written: "]),
         ("grade --answers @answers", "summary.json", ["Graded by embedded. On the 240 rows of mirror's test", "run: "]),
         (f"grade --answers @answers --grader '{ALWAYS}'", "summary.json", ["To validate it: prb grade --validate"]),
         (
             f"{BON_WORDS} --model length --model random",
             "summary.json",
-            [
-                "4 queries, 3 clusters, N = 4",
-                "headroom",
-                "(oracle pick)",
-                "length − random",
-                "Right on 3 of 4",
-                "run: ",
-            ],
+            ["4 queries, 3 clusters, N = 4", "(oracle pick)", "length − random", "Right on 3 of 4", "run: "],
         ),
         ("correlate @table --measure ndcg spearman", "correlation.json", ["0.918", "does not predict bon sign"]),
         ("train light --dataset @users", "card.json", ["light: fitted on", "evaluate: prb evaluate --dataset "]),
@@ -119,7 +108,6 @@ def test_a_build_of_nothing_fails_and_says_why(prb: Prb, files: Files) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("audit nowhere.jsonl", "nowhere.jsonl does not exist"),
         ("grade", "one of --answers FILE and --validate"),
         ("grade --answers nowhere.jsonl", "nowhere.jsonl does not exist"),
         ("grade --answers .", ". is a folder; give a .jsonl file"),
@@ -129,20 +117,16 @@ def test_a_build_of_nothing_fails_and_says_why(prb: Prb, files: Files) -> None:
         ("grade --validate --split devel", "no rows in split 'devel'"),
         ("grade --validate --human nobody.jsonl", "nobody.jsonl does not exist"),
         ("grade --config nothing.json", "nothing.json does not exist"),
-        ("bon", "needs one of --policy, which is sampled from, and --candidates, answers in a file"),
         ("bon --policy words/x --candidates @pool", "needs one of --policy"),
         (f"{BON_WORDS} --model lenght", "no model named 'lenght'; did you mean 'length'?"),
         (f"{BON_WORDS} --policy smollm2", "'smollm2' is not an llm spec"),
-        (f"{BON_WORDS} --policy lamacpp/x", "no llm named 'lamacpp'; did you mean 'llamacpp'?"),
         (f"{BON_WORDS} --model scripted-judge --n 17", "only compares answers"),
         (f"{BON_WORDS} --condition none --condition profile", "--condition takes one value here"),
         (f"{BON_WORDS} --n many", "many"),
         (f"{BON_WORDS} --planner crystal-ball", "no planner named 'crystal-ball'"),
         ("bon --candidates @pool --grader marks --dataset @pairs --n 16", "fewer than --n 16; use --n 2"),
-        ("build --input nowhere.jsonl --llm scripted/no", "nowhere.jsonl does not exist"),
         ("build --input lampqa?path=nowhere --llm scripted/no", "nowhere does not exist"),
         ("build --input @records --llm scripted/no --gate lenght=off", "did you mean 'length'?"),
-        ("build --input @records --llm opnai/x", "did you mean 'openai'?"),
         ("build --input @records --llm opnai/x --dry-run", "did you mean 'openai'?"),
         ("build --input @records --llm openai/x?usd_in=nan --dry-run", "usd_in='nan'"),
         ("correlate @same", "column 'x' is the same for all 3 models"),
@@ -183,7 +167,8 @@ def test_without_an_out_a_run_is_named_after_its_set_and_without_matplotlib_figu
     assert folder.name.startswith("audit-audited-jsonl-")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     said = prb("correlate", files["table"], "--out", "out", "--measure", "rbo")
-    assert (said.code, "no scatter.svg" in said.err) == (0, True)
+    extra = "the plot needs the 'figures' extra: pip install 'personalized-rewardbench[figures]'"
+    assert (said.code, f"no scatter.svg: {extra}" in said.err) == (0, True)
     assert names(Path("out")) == ["correlation.json", "table.md"]
 
 

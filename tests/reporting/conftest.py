@@ -18,23 +18,28 @@ BRIGHTNESS = """(name) => {
 }"""
 
 
-class Visit:
-    """A page of a site in a window of its own, drawn to its end."""
+class Window:
+    """A window of its own, with all that goes wrong in it."""
+
+    def __init__(self, browser: Any, *, width: int, height: int = 900, dark: bool = False, **options: Any) -> None:
+        size, scheme = {"width": width, "height": height}, "dark" if dark else "light"
+        self.context = browser.new_context(viewport=size, color_scheme=scheme, **options)
+        self.page = self.context.new_page()
+        self.troubles: list[str] = []
+        self.page.on("console", lambda message: self.troubles.append(message.text))
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.troubles.append(dialog.message), dialog.dismiss()))
+
+
+class Visit(Window):
+    """A page of a site, drawn to its end."""
 
     def __init__(self, browser: Any, site: Path, where: str, *, width: int = 1280, dark: bool = False) -> None:
+        super().__init__(browser, width=width, dark=dark)
         self.site = site
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
-        )
-        self.page = self.context.new_page()
         self.page.set_default_timeout(10_000)
-        self.said: list[str] = []
         self.asked: list[str] = []
-        self.dialogs: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
         self.go(where)
 
     def go(self, where: str) -> None:
@@ -46,8 +51,7 @@ class Visit:
 
     def assert_quiet(self) -> None:
         """No word on the console, no dialog, nothing asked of anything but the site's own files."""
-        assert self.said == []
-        assert self.dialogs == []
+        assert self.troubles == []
         home = self.site.resolve().as_uri()
         assert [url for url in self.asked if not url.startswith(home)] == []
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import orjson
 
 from prb.downstream.bon import best_of_n
 from prb.downstream.correlate import CorrelateConfig, correlate
@@ -28,7 +27,7 @@ def bon_run(folder: Path, **changes: Any) -> Path:
 
     folder.mkdir(parents=True)
     data = folder / "data.jsonl"
-    data.write_bytes(b"".join(orjson.dumps(make_row(n), option=orjson.OPT_APPEND_NEWLINE) for n in range(10)))
+    write_lines(data, [make_row(n) for n in range(10)])
     models = {"knows": ScriptedScorer(knows, "knows"), EVIL: ScriptedScorer(errs, "errs")}
     config = settings(data, folder / "run", **{"model": tuple(models), **changes})
     best_of_n(config, models=models, policy=policy(), grader=Marks())
@@ -36,20 +35,10 @@ def bon_run(folder: Path, **changes: Any) -> Path:
 
 
 def ends(before: float, after: float) -> dict[str, Any]:
-    at = {"n": 12, "failed": 0}
-    return {
-        "before": {"value": before, "low": before - 0.1, "high": before + 0.1, **at},
-        "after": {"value": after, "low": after - 0.1, "high": after + 0.1, **at},
-        "difference": {
-            "value": after - before,
-            "low": 0.01,
-            "high": 0.4,
-            "p": 0.02,
-            "n": 12,
-            "dropped": 1,
-            "test": "sign-flip",
-        },
-    }
+    means = [{"value": mean, "low": mean - 0.1, "high": mean + 0.1, "n": 12, "failed": 0} for mean in (before, after)]
+    test = {"p": 0.02, "n": 12, "dropped": 1, "test": "sign-flip"}
+    difference = {"value": after - before, "low": 0.01, "high": 0.4, **test}
+    return {"before": means[0], "after": means[1], "difference": difference}
 
 
 def ppo_run(
@@ -115,36 +104,19 @@ def share(value: float) -> dict[str, Any]:
 
 def audit(folder: Path) -> Path:
     folder.mkdir(parents=True)
+    counts = {"rows": 40, "users": 40, "clusters": 20, "mirror_rows": 0, "restraint_rows": 0, "left_out": 0}
+    names = {"name": f"{EVIL}.jsonl", "split": "test", "clustered_by": "users", "fingerprint": "f"}
+    learner = {"features": "static vectors", "groups": 20, "grouped_by": "cluster"}
+    word = {"word": EVIL, "chosen": 9, "rejected": 1, "p": 0.01}
     result = {
         "prb": "0",
-        "dataset": {
-            "name": f"{EVIL}.jsonl",
-            "split": "test",
-            "rows": 40,
-            "users": 40,
-            "clusters": 20,
-            "mirror_rows": 0,
-            "restraint_rows": 0,
-            "clustered_by": "users",
-            "fingerprint": "f",
-            "left_out": 0,
-        },
+        "dataset": {**names, **counts},
         "floors": [{"model": "length", "accuracy": share(0.5)}, {"model": "lexical", "accuracy": share(0.61)}],
-        "blind": {
-            "answer": share(0.55),
-            "question_and_answer": share(0.57),
-            "features": "static vectors",
-            "groups": 20,
-            "grouped_by": "cluster",
-        },
+        "blind": {"answer": share(0.55), "question_and_answer": share(0.57), **learner},
         "ceiling": {"model": "aspect-match", "accuracy": share(0.8)},
         "headroom": None,
         "length": {"chosen_longer": share(0.5), "median_ratio": 1.0, "within_a_tenth": 0.9},
-        "giveaways": {
-            "words": [{"word": EVIL, "chosen": 9, "rejected": 1, "p": 0.01}],
-            "more_than_chance": 1,
-            "looked_at": 30,
-        },
+        "giveaways": {"words": [word], "more_than_chance": 1, "looked_at": 30},
         "verdict": "set: a user-blind learner reaches 57.0 %.",
     }
     write_json(folder / "audit.json", result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.progress import SILENT, Progress
 from prb.reporting.site import ReportConfig, report
+from prb.runs import write_lines
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row, make_twins
 from tests.runs import by_length, settings
@@ -52,6 +53,17 @@ def models() -> dict[str, RewardModel]:
         LONG: ScriptedScorer(by_length),
         "failing": ScriptedScorer(lambda _: Failure("busy")),
     }
+
+
+def site_of(folder: Path, rows: Sequence[Row], models: Mapping[str, RewardModel] | None = None, **changes: Any) -> Path:
+    """The folder of the site of one run on these rows, of the models above under all conditions, or of others."""
+    data = folder / "set.jsonl"
+    write_lines(data, rows)
+    if models is None:
+        make_run(data, folder / "run", **changes)
+    else:
+        evaluate(settings(data, folder / "run", model=tuple(models), **changes), models=models)
+    return write_site([folder / "run"], folder / "site").parent
 
 
 def make_run(data: Path, folder: Path, **changes: Any) -> Path:

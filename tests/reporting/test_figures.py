@@ -17,21 +17,16 @@ import pytest
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.progress import SILENT
-from prb.reporting.figures import (
-    SERIES,
-    contrasts,
-    drawing,
-    write_figure_of,
-)
+from prb.reporting.figures import SERIES, contrasts, drawing, write_figure_of
 from prb.reporting.gather import gather, read_any
 from prb.reporting.results import BestOfN
-from prb.reporting.site import write_figures
 from prb.runs import read_json
 from prb.summary import CONDITIONS
 from prb.types import Failure, RewardModel
 from tests.conftest import make_row, make_twins
-from tests.reporting.results import EVIL, bon_run, correlation, ppo_run
-from tests.runs import Notes, by_length, names, settings
+from tests.reporting.results import EVIL, bon_run, correlation
+from tests.reporting.sites import write_site
+from tests.runs import by_length, names, settings
 
 Write = Callable[..., Path]
 SITE_CSS = Path(sys.modules["prb.reporting.figures"].__file__ or "").parent / "site" / "assets" / "site.css"
@@ -58,10 +53,9 @@ def texts(path: Path) -> str:
 
 
 def test_every_dataset_has_its_figure_the_same_every_time(run: Path, tmp_path: Path) -> None:
-    for folder in ("one", "two"):
-        write_figures(gather([run, ppo_run(tmp_path / folder / "ppo")]), tmp_path / folder / "figures")
-        assert names(tmp_path / folder / "figures") == ["gain-control-d0.svg"]
-    first, second = (tmp_path / folder / "figures" / "gain-control-d0.svg" for folder in ("one", "two"))
+    folders = [write_site([run], tmp_path / name, figures=True).parent / "figures" for name in ("one", "two")]
+    assert [names(folder) for folder in folders] == [["gain-control-d0.svg"]] * 2
+    first, second = (folder / "gain-control-d0.svg" for folder in folders)
     assert first.read_bytes() == second.read_bytes()
 
 
@@ -89,15 +83,6 @@ def test_verbs_leave_their_figure_in_their_folder(tmp_path: Path) -> None:
         write_figure_of(read_any(place), SILENT)
     assert "Right on 3 of 4" in texts(bon / "bon.svg")
     assert (tmp_path / "c" / "scatter.svg").exists()
-
-
-def test_without_matplotlib_there_is_a_note_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes, run = Notes(), bon_run(tmp_path / "b")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    write_figure_of(read_any(run), notes)
-    extra = "the plot needs the 'figures' extra: pip install 'personalized-rewardbench[figures]'"
-    assert notes.notes == [f"no bon.svg: {extra}"]
-    assert not (run / "bon.svg").exists()
 
 
 def test_a_run_without_a_usable_answer_still_has_its_figure(tmp_path: Path) -> None:

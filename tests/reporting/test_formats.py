@@ -19,9 +19,10 @@ from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting import formats
 from prb.reporting.formats import ExportConfig, export, file_names, model_id, write_file
+from prb.runs import write_lines
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
-from tests.runs import prefers, settings
+from tests.runs import prefers, result, settings
 
 Write = Callable[..., Path]
 TEXTS = "How do I water"
@@ -38,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [row for n in range(2) for row in make_twins(n)] + [make_row(n) for n in range(10, 13)]
     rows += [make_row(3), make_row(4, context=[{"role": "user", "text": "Hello there."}], groups={"age": "young"})]
     data = folder / "rows.jsonl"
-    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+    write_lines(data, rows)
     models = {"long=er?": ScriptedScorer(fails_on_three), "judge": prefers(lambda duel: len(duel.first) < 40 or None)}
     config = settings(data, folder / "run", model=tuple(models), condition=("none", "profile", "shuffled"))
     evaluate(config, models=models)
@@ -62,14 +63,11 @@ def test_the_hub_reads_the_results_of_each_model(run: Path, tmp_path: Path) -> N
     ]
     entries = hub.parse_eval_result_entries(yaml.safe_load(files[0].read_text("utf-8")))
     by_task = {entry.task_id: entry for entry in entries}
-    accuracy = next(r for r in summary_of(run)["results"] if r["condition"] == "profile")["accuracy"]
+    accuracy = result(summary_of(run), "profile", "long=er?")["accuracy"]
     entry = by_task["accuracy_profile"]
     assert entry.value == pytest.approx(100 * accuracy["value"], abs=1e-3)
-    assert (entry.dataset_id, entry.date, entry.source_url) == (
-        "owner/mirror",
-        "2025-10-15",
-        "https://example.org/site",
-    )
+    about = ("owner/mirror", "2025-10-15", "https://example.org/site")
+    assert (entry.dataset_id, entry.date, entry.source_url) == about
     assert f"n = {accuracy['n']}, 1 failed" in entry.notes
     assert {"gain", "control", "person_effect_profile", "accuracy_shuffled"} <= set(by_task)
 
@@ -110,11 +108,7 @@ def test_inspect_reads_its_logs(run: Path, tmp_path: Path) -> None:
     assert len(files) == 6
     for path in files:
         log = read_eval_log(str(path))
-        row = next(
-            row
-            for row in summary_of(run)["results"]
-            if (row["model"], row["condition"]) == (log.eval.model, log.eval.metadata["condition"])
-        )
+        row = result(summary_of(run), log.eval.metadata["condition"], log.eval.model)
         values = [sample.scores["preference"].value for sample in log.samples]
         scored = [value for value in values if not math.isnan(value)]
         assert len(values) == 9
@@ -223,11 +217,7 @@ def test_what_is_no_finished_evaluation_is_refused(run: Path, tmp_path: Path) ->
 
 
 def test_names_of_files_are_safe_and_distinct() -> None:
-    assert file_names(["a/b", "a?b", "../..", "A-b"]) == {
-        "a/b": "a-b",
-        "a?b": "a-b-2",
-        "../..": "model",
-        "A-b": "A-b-3",
-    }
+    names = {"a/b": "a-b", "a?b": "a-b-2", "../..": "model", "A-b": "A-b-3"}
+    assert file_names(list(names)) == names
     assert model_id("mine", "judge?llm=(openai/gpt-5?base_url=http://x)") == "openai/gpt-5"
     assert model_id("short", "embedding?encoder=minilm") == "prb/short"

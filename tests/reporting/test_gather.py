@@ -107,7 +107,7 @@ def test_recorded_scores_are_marked(write_jsonl: Write, tmp_path: Path) -> None:
     content = site_rows()
     scores = write_jsonl([{"pair": row["id"], "verdict": "chosen"} for row in content], "scores.jsonl")
     models: Any = (f"reader:=scores?path={scores}", f"scores?path={scores}&condition=none", "length")
-    evaluate(settings(write_jsonl(content), tmp_path / "run", model=models, condition=("none",)))
+    evaluate(settings(write_jsonl(content), tmp_path / "run", model=models, condition=("none", "profile")))
     site = write_site([tmp_path / "run"], tmp_path / "site").parent
     about = data_of(site, "site")["datasets"][0]["models"]
     assert [(model["name"], model["source"], model["seen"]) for model in about] == [

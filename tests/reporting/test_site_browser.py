@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import orjson
 import pytest
 
 from prb.evaluation.metrics import Rows
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
+from prb.runs import write_lines
 from prb.summary import METRICS, Metric
+from prb.types import RewardModel
 from tests.conftest import make_row
 from tests.reporting.conftest import BRIGHTNESS
-from tests.reporting.sites import EVIL, LONG, make_run, rows, write_site
+from tests.reporting.sites import EVIL, LONG, rows, site_of, write_site
 from tests.runs import by_length, settings
 
 Open = Callable[..., Any]
@@ -31,15 +32,13 @@ MARKS = """() => {
   });
 }"""
 NUMBERS = "index.html#numbers=1"
+MINE: dict[str, RewardModel] = {"mine": ScriptedScorer(by_length)}
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One site for all looks at it; every part has something to show."""
-    folder = tmp_path_factory.mktemp("site")
-    data = folder / "set.jsonl"
-    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows()))
-    return write_site([make_run(data, folder / "run")], folder / "report").parent
+    return site_of(tmp_path_factory.mktemp("site"), rows())
 
 
 def models(window: Any) -> list[str]:
@@ -157,13 +156,7 @@ def test_a_model_page_is_reached_from_the_board_and_tells_of_its_failures(visit:
     window.page.get_by_role("link", name=EVIL).click()
     window.page.wait_for_selector("h1:has-text('alert')")
     text = window.page.locator("main").inner_text()
-    expected = (
-        "no verdict found",
-        "By tier",
-        "Position",
-        "$ 2.5",
-        "Every user has one pair",
-    )
+    expected = ("no verdict found", "By tier", "Position", "$ 2.5", "Every user has one pair")
     for part in expected:
         assert part in text, part
     assert window.texts(".facts dd")[0].startswith("50.0")
@@ -280,11 +273,8 @@ def test_the_theme_follows_the_system_until_one_is_chosen(visit: Open, site: Pat
 
 
 def test_ten_thousand_pairs_are_a_few_rows_at_a_time(visit: Open, tmp_path: Path) -> None:
-    data = tmp_path / "set.jsonl"
     items = [make_row(n, profile=[]) for n in range(10_000)]
-    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in items))
-    evaluate(settings(data, tmp_path / "run", condition=("none",)), models={"mine": ScriptedScorer(by_length)})
-    window = visit(write_site([tmp_path / "run"], tmp_path / "site").parent, "pairs.html")
+    window = visit(site_of(tmp_path, items, MINE, condition=("none",)), "pairs.html")
     assert window.texts("[role=status]") == ["10,000 of 10,000 pairs"]
     assert window.page.locator(".virtual li").count() < 60
     window.page.evaluate("() => { const list = document.querySelector('.list'); list.scrollTop = list.scrollHeight; }")
@@ -300,8 +290,8 @@ def test_ten_thousand_pairs_are_a_few_rows_at_a_time(visit: Open, tmp_path: Path
 def test_datasets_are_chosen_on_every_page(visit: Open, tmp_path: Path) -> None:
     for name in ("one", "two"):
         data = tmp_path / f"{name}.jsonl"
-        data.write_bytes(orjson.dumps(make_row(1, id=f"{name}-row")) + b"\n")
-        evaluate(settings(data, tmp_path / name, condition=("none",)), models={"mine": ScriptedScorer(by_length)})
+        write_lines(data, [make_row(1, id=f"{name}-row")])
+        evaluate(settings(data, tmp_path / name, condition=("none",)), models=MINE)
     site = write_site([tmp_path / "one", tmp_path / "two"], tmp_path / "site").parent
     window = visit(site)
     window.page.select_option("#dataset", "d1")
@@ -316,11 +306,9 @@ def test_datasets_are_chosen_on_every_page(visit: Open, tmp_path: Path) -> None:
 
 
 def test_without_the_dataset_the_explorer_shows_ids_and_numbers_and_says_why(visit: Open, tmp_path: Path) -> None:
-    data = tmp_path / "set.jsonl"
-    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows()))
-    run = make_run(data, tmp_path / "run")
-    data.unlink()
-    window = visit(write_site([run], tmp_path / "site").parent, "pairs.html")
+    site_of(tmp_path, rows())
+    (tmp_path / "set.jsonl").unlink()
+    window = visit(write_site([tmp_path / "run"], tmp_path / "site").parent, "pairs.html")
     assert window.texts(".detail h2") == ["t1a"]
     assert window.texts(".detail .note")[0].startswith("The dataset cannot be read anymore")
     assert "u1-1, u1-2" in window.page.locator(".detail").inner_text()  # which posts were shown, by their ids
@@ -332,11 +320,7 @@ def test_without_the_dataset_the_explorer_shows_ids_and_numbers_and_says_why(vis
 
 def test_ratings_alone_are_a_table(visit: Open, tmp_path: Path) -> None:
     items = [{"user": "u", "question": f"{n}?", "profile": [], "answer": "a" * n, "rating": n / 10} for n in (1, 2, 5)]
-    data = tmp_path / "set.jsonl"
-    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in items))
-    config = settings(data, tmp_path / "run", task="ratings", condition=("none",))
-    evaluate(config, models={"mine": ScriptedScorer(by_length)})
-    window = visit(write_site([tmp_path / "run"], tmp_path / "site").parent)
+    window = visit(site_of(tmp_path, items, MINE, task="ratings", condition=("none",)))
     assert window.texts("table.ratings tbody th") == ["mine"]
     assert window.texts("nav a") == ["Leaderboard"]
     window.assert_quiet()
@@ -344,11 +328,8 @@ def test_ratings_alone_are_a_table(visit: Open, tmp_path: Path) -> None:
 
 
 def test_marks_that_turn_or_hide_text_are_shown_by_their_code(visit: Open, tmp_path: Path) -> None:
-    data = tmp_path / "set.jsonl"
     row = make_row(1, chosen="Yes \u202eno\u202c.", question="Do\u2066 you?\u0007")
-    data.write_bytes(b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in (row, make_row(2))))
-    site = write_site([make_run(data, tmp_path / "run")], tmp_path / "report").parent
-    page = visit(site, "pairs.html#pair=r1").page
+    page = visit(site_of(tmp_path, [row, make_row(2)]), "pairs.html#pair=r1").page
     assert "Yes ⟨U+202E⟩no⟨U+202C⟩." in page.locator(".chosen .text").inner_text()
     assert page.locator(".detail h2").inner_text() == "Do⟨U+2066⟩ you?⟨U+0007⟩"
 
@@ -361,10 +342,7 @@ def test_a_pair_shows_its_conversation_all_its_answers_and_past_choices(visit: O
         chosen=["Once a week.", "Every Sunday."],
         rejected=["It depends.", "Never."],
     )
-    data = tmp_path / "several.jsonl"
-    data.write_bytes(b"".join(orjson.dumps(r) + b"\n" for r in (row, make_row(2))))
-    evaluate(settings(data, tmp_path / "run", model=("length",)))
-    page = visit(write_site([tmp_path / "run"], tmp_path / "report").parent, "pairs.html#pair=r1").page
+    page = visit(site_of(tmp_path, [row, make_row(2)], MINE), "pairs.html#pair=r1").page
     shown = page.locator("article").inner_text()
     for text in ("user: Good morning.", "assistant: Hello.", "Also right", "Every Sunday.", "Also wrong", "Never."):
         assert text in shown
@@ -377,10 +355,7 @@ def test_markdown_is_rendered_without_html_or_links_and_long_texts_show_their_be
 ) -> None:
     answer = "# Steps\n\n1. **Water** it\n2. See [this](javascript:alert(1))\n\n```\n<b>x = 1</b>\n```\n"
     unruled = make_row(1, chosen=answer + "word " * 400, rubric_aspects=[], narrative="", question="كيف حالك؟")
-    data = tmp_path / "set.jsonl"
-    data.write_bytes(b"".join(orjson.dumps(r) + b"\n" for r in (unruled, make_row(2))))
-    evaluate(settings(data, tmp_path / "run", model=("length",)))
-    window = visit(write_site([tmp_path / "run"], tmp_path / "report").parent, "pairs.html#pair=r1")
+    window = visit(site_of(tmp_path, [unruled, make_row(2)], MINE), "pairs.html#pair=r1")
     chosen = window.page.locator(".answer.chosen")
     assert (window.texts(".chosen .heading"), window.texts(".chosen pre")) == (["Steps"], ["<b>x = 1</b>"])
     assert window.texts(".chosen li") == ["Water it", "See this (javascript:alert(1))"]
@@ -412,9 +387,7 @@ def test_the_page_of_a_model_has_all_metrics_those_of_other_packages_too(
     about: dict[str, Any] = {"unit": "points", "limits": (-1.0, 1.0), "reference": "coin: 0"}
     net = Metric(key="net", label="net wins", says="won less lost", of=net_wins, **about)
     monkeypatch.setattr(METRICS, "_known", {**METRICS, "net": net})
-    data = tmp_path / "set.jsonl"
-    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows()))
-    window = visit(write_site([make_run(data, tmp_path / "run")], tmp_path / "report").parent, "model.html#model=knows")
+    window = visit(site_of(tmp_path, rows()), "model.html#model=knows")
     facts = "\n".join(window.texts("dl.facts > div"))
     for text in ("gain", "profile − none; 95", "control", "person effect", "net wins\n+100.0", "coin: 0"):
         assert text in facts
@@ -423,11 +396,9 @@ def test_the_page_of_a_model_has_all_metrics_those_of_other_packages_too(
 
 
 def test_a_category_may_have_the_name_of_a_property_of_every_object(visit: Open, tmp_path: Path) -> None:
-    data = tmp_path / "set.jsonl"
     odd = {"category": "__proto__", "tier": "constructor", "groups": {"__proto__": "toString"}}
     made = [make_row(n, **(odd if n < 3 else {})) for n in range(6)]
-    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in made))
-    site = write_site([make_run(data, tmp_path / "run")], tmp_path / "report").parent
+    site = site_of(tmp_path, made)
     window = visit(site, "model.html#model=knows")
     for group in ("category=__proto__", "tier=constructor"):
         assert window.page.locator(f'main a[href*="{group}"]').count() == 1

@@ -7,21 +7,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
-from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.reporting.pages import MIN_USERS
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row
-from tests.reporting.sites import EVIL, data_of, write_site
-from tests.runs import settings
+from tests.reporting.sites import EVIL, data_of, site_of
 
 Open = Callable[..., Any]
 USERS = 12
-NAMES = ("index", "model", "pairs", "compare", "cost", "stability", "users")
-ALL = [f"{name}.html" for name in NAMES]
+ALL = [f"{name}.html" for name in ("index", "model", "pairs", "compare", "cost", "stability", "users")]
 
 
 def rows() -> list[Row]:
@@ -57,20 +53,12 @@ def judge(duel: Duel) -> Verdict | Failure:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pages")
-    data = folder / "set.jsonl"
-    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows()))
     models: dict[str, RewardModel] = {
         "good": ScriptedScorer(good),
         "judge": ScriptedComparer(judge),
         "length": ScriptedScorer(lambda ask: float(len(ask.answer))),
     }
-    run = settings(data, folder / "run", model=tuple(models), condition=("none", "profile", "shuffled"), k=2)
-    evaluate(run, models=models)
-    return write_site([folder / "run"], folder / "report").parent
-
-
-# --- data ---
+    return site_of(tmp_path_factory.mktemp("pages"), rows(), models, k=2)
 
 
 def test_the_slider_goes_to_half_of_the_clusters_and_the_leader_can_be_overtaken(site: Path) -> None:
@@ -85,7 +73,6 @@ def test_the_slider_goes_to_half_of_the_clusters_and_the_leader_can_be_overtaken
     assert all(a[leader] >= b[leader] for a, b in pairwise(found["favorable"]))
 
 
-# --- in a browser ---
 def test_every_page_is_quiet_fits_a_screen_and_a_phone_and_is_accessible(visit: Open, site: Path, axe: str) -> None:
     phone, window = visit(site, width=390), visit(site)
     problems = []
@@ -186,7 +173,5 @@ def test_a_printed_page_says_what_was_chosen_on_white_paper(visit: Open, site: P
     window.go("index.html")
     for paper in ({"prefer_css_page_size": True}, {"format": "Letter"}):  # as on a screen, on one page
         assert window.page.pdf(**paper).count(b"/Type /Page\n") == 1
-    assert (
-        window.page.locator("table.first thead th").count()
-        == window.page.locator("table.first thead th:visible").count()
-    )
+    heads = window.page.locator("table.first thead th")
+    assert heads.count() == heads.locator("visible=true").count()

@@ -57,11 +57,7 @@ def test_pages_stand_in_the_top_bar_only_if_there_is_something_to_show(
     visit: Open, site: Path, material: Path, tmp_path: Path
 ) -> None:
     window = visit(site, "downstream.html")
-    assert [name for name in window.texts(".top nav a") if name in ("Downstream", "Study", "Audit")] == [
-        "Downstream",
-        "Study",
-        "Audit",
-    ]
+    assert window.texts(".top nav a")[-3:] == ["Downstream", "Study", "Audit"]
     alone = write_site([material / "people.json"], tmp_path / "alone").parent
     assert not (alone / "downstream.html").exists()
     window = visit(alone, "study.html")

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from prb.errors import BadInput, NotAccepted
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig, credit_problem, leaderboard
+from prb.runs import read_json, read_lines, write_json, write_lines
 from prb.types import Failure
 from tests.conftest import make_row, make_twins
 from tests.reporting.sites import data_of
@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows, a good submission `alice` of two models, and one from elsewhere."""
     folder = tmp_path_factory.mktemp("submissions")
     data = folder / "rows.jsonl"
-    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in ROWS))
+    write_lines(data, ROWS)
     models = {"long": ScriptedScorer(by_length), "judge": prefers(lambda duel: len(duel.first) < 40)}
     evaluate(settings(data, folder / "runs" / "alice", model=tuple(models)), models=models)
     return folder
@@ -51,18 +51,16 @@ def board(made: Path, tmp_path: Path) -> Callable[..., Leaderboard]:
 def reference_run(folder: Path, **settings: Any) -> Path:
     """A config.json with settings that all submissions must have."""
     usual = {"history": "both?ranker=recency", "k": 5, "condition": ["none", "profile", "shuffled"]}
-    path = folder / "reference.json"
-    path.write_bytes(orjson.dumps({"evaluate": {**usual, **settings}}))
-    return path
+    write_json(folder / "reference.json", {"evaluate": {**usual, **settings}})
+    return folder / "reference.json"
 
 
 def forge(folder: Path, name: str, change: Callable[[Any], Any]) -> None:
     path = folder / name
     if name.endswith("jsonl"):
-        lines = change([orjson.loads(line) for line in path.read_bytes().splitlines()])
-        path.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
+        write_lines(path, change(list(read_lines(path))))
     else:
-        path.write_bytes(orjson.dumps(change(orjson.loads(path.read_bytes()))))
+        write_json(path, change(read_json(path)))
 
 
 def test_submissions_that_hold_are_one_leaderboard(board: Callable[..., Leaderboard], tmp_path: Path) -> None:
@@ -74,6 +72,9 @@ def test_submissions_that_hold_are_one_leaderboard(board: Callable[..., Leaderbo
     assert [model["name"] for model in models] == ["long (alice)", "judge (alice)", "long (bob)", "judge (bob)"]
     assert {"README.md", ".nojekyll", "pairs.html"} <= set(names(tmp_path / "site"))
     assert "Refused" not in done.index.read_text("utf-8")
+
+
+OTHER = "it was run with other settings:"
 
 
 def win(lines: Any) -> Any:
@@ -106,12 +107,9 @@ def test_a_forged_submission_is_refused(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"k": 7}, "it was run with other settings: k is 5, not 7"),
-        (
-            {"seed": 1, "history": "posts"},
-            "it was run with other settings: history is both?ranker=recency, not posts; seed is 0, not 1",
-        ),
-        ({"limit": 4}, "it was run with other settings: limit is None, not 4"),
+        ({"k": 7}, f"{OTHER} k is 5, not 7"),
+        ({"seed": 1, "history": "posts"}, f"{OTHER} history is both?ranker=recency, not posts; seed is 0, not 1"),
+        ({"limit": 4}, f"{OTHER} limit is None, not 4"),
         ({"condition": ("oracle",)}, "it lacks the condition oracle"),
         ({"dataset": "mirror"}, "it is about other data: fingerprint"),
     ],
@@ -128,7 +126,7 @@ def test_other_data_and_other_settings_are_refused_and_nothing_is_written(
 
 def test_the_site_shows_what_is_computed_from_the_outcomes(board: Callable[..., Leaderboard], tmp_path: Path) -> None:
     summary = tmp_path / "runs" / "alice" / "summary.json"
-    true = orjson.loads(summary.read_bytes())["results"][0]["accuracy"]
+    true = read_json(summary)["results"][0]["accuracy"]
     for said in (b'{"results": [{"accuracy": {"value": 0.99}}]}', b"{"):  # it is not even read
         summary.write_bytes(said)
         assert board().accepted == ("alice",)
@@ -136,13 +134,17 @@ def test_the_site_shows_what_is_computed_from_the_outcomes(board: Callable[..., 
         assert row["accuracy"]["none"] == true
 
 
+def instead(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
 def folder_instead(path: Path) -> None:
-    path.unlink(missing_ok=True)
+    path.unlink()
     path.mkdir()
 
 
 def pipe_instead(path: Path) -> None:
-    path.unlink(missing_ok=True)
+    path.unlink()
     os.mkfifo(path)
 
 
@@ -162,15 +164,11 @@ BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a pipe": ("outcomes.jsonl", pipe_instead, "outcomes.jsonl is not a file"),
     "a link": ("config.json", link_instead, "config.json cannot be read: Too many levels of symbolic links"),
     "30 GB of nothing": ("outcomes.jsonl", sparse, "outcomes.jsonl has 32,212,254,720 bytes"),
-    "one long line": (
-        "outcomes.jsonl",
-        lambda path: path.write_bytes(b" " * (5 << 20)),
-        "outcomes.jsonl, line 1: not JSON",
-    ),
-    "not JSON": ("config.json", lambda path: path.write_bytes(b"{"), "config.json is not JSON"),
-    "a list": ("config.json", lambda path: path.write_bytes(b"[]"), "it is not a run of `prb evaluate`"),
-    "another verb": ("config.json", lambda path: path.write_bytes(b'{"bon": {}}'), "it is not a run of `prb evaluate`"),
-    "unknown settings": ("config.json", lambda path: path.write_bytes(b'{"evaluate": {"k": "x", "y": 1}}'), ""),
+    "one long line": ("outcomes.jsonl", instead(b" " * (5 << 20)), "outcomes.jsonl, line 1: not JSON"),
+    "not JSON": ("config.json", instead(b"{"), "config.json is not JSON"),
+    "a list": ("config.json", instead(b"[]"), "it is not a run of `prb evaluate`"),
+    "another verb": ("config.json", instead(b'{"bon": {}}'), "it is not a run of `prb evaluate`"),
+    "unknown settings": ("config.json", instead(b'{"evaluate": {"k": "x", "y": 1}}'), ""),
 }
 
 

@@ -56,6 +56,14 @@ class Study:
             person.send("/join", {"invitation": self.tokens[number]})
         return person
 
+    def at_task(self, number: int = 0, *, agree: bool = False) -> Person:
+        """Somebody who has opened what is next for them, and agreed to take part if that is asked."""
+        person = self.person(number)
+        person.open("/task")
+        if agree:
+            person.follow("/consent", {"agree": "yes"})
+        return person
+
     @contextmanager
     def serving(self) -> Iterator[str]:
         """The same over a real socket, for a browser; the address."""
@@ -69,9 +77,15 @@ class Study:
                 server.should_exit = True
                 thread.join()
 
-    def count(self, table: sa.Table) -> int:
+    def rows(self, query: sa.Select[Any]) -> list[Any]:
         with self.database.read() as connection:
-            return connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0
+            return list(connection.execute(query))
+
+    def scalars(self, query: sa.Select[Any]) -> list[Any]:
+        return [row[0] for row in self.rows(query)]
+
+    def count(self, table: sa.Table) -> int:
+        return int(self.scalars(sa.select(sa.func.count()).select_from(table))[0])
 
     def judgments(self) -> list[Judgment]:
         with self.database.read() as connection:

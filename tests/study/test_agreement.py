@@ -11,13 +11,7 @@ import pytest
 
 from prb.errors import BadInput, GateFailed, UnknownName
 from prb.stats.agreement import attention
-from prb.study.agreement import (
-    AgreementSummary,
-    agree,
-    attention_checks,
-    summarize,
-    verdict,
-)
+from prb.study.agreement import AgreementSummary, agree, attention_checks, summarize, verdict
 from prb.study.config import AgreeConfig, ExportConfig, Judgment
 from prb.study.judgments import export
 from tests.study.conftest import Make
@@ -26,28 +20,12 @@ Row = dict[str, Any]
 
 
 def row(item: int, annotator: int, **changes: Any) -> Row:
-    ratings = {a: {"correctness": 4, "relevance": 4, "helpfulness": 4} for a in ("chosen", "rejected")}
-    made: Row = {
-        "item": f"i{item}",
-        "user": f"u{item}",
-        "cluster": f"u{item}",
-        "group": f"i{item}",
-        "mirror": None,
-        "check": False,
-        "annotator": f"p-{annotator}",
-        "first": "chosen",
-        "ratings": ratings,
-        "before": "chosen",
-        "after": "chosen",
-        "difference": "preference",
-        "skipped": None,
-        "skipped_words": None,
-        "revised": False,
-        "seconds": [10.0, 10.0],
-        "active": [9.0, 9.0],
-        "at": 0.0,
-    }
-    return {**made, **changes}
+    names: Row = {"item": f"i{item}", "user": f"u{item}", "cluster": f"u{item}", "group": f"i{item}", "mirror": None}
+    names |= {"annotator": f"p-{annotator}", "check": False, "first": "chosen"}
+    reply = {"before": "chosen", "after": "chosen", "difference": "preference", "ratings": rated(4, 4)}
+    skip = {"skipped": None, "skipped_words": None, "revised": False}
+    times = {"seconds": [10.0, 10.0], "active": [9.0, 9.0], "at": 0.0}
+    return {**names, **reply, **skip, **times, **changes}
 
 
 def judged(rows: list[Row]) -> list[Judgment]:

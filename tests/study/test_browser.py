@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from prb.study.app import fill
 from prb.study.config import ExportConfig
 from prb.study.database import REPLY
-from prb.study.judgments import export, judgments
+from prb.study.judgments import export
 from tests.conftest import make_row
-from tests.study.conftest import PASSWORD, Make, Study
+from tests.reporting.conftest import Window
+from tests.study.conftest import AFTER, BEFORE, PASSWORD, Make, Study
 from tests.study.test_security import EVIL, evil_row
 
 WINDOWS = {"desk": (1280, 900), "phone": (390, 844)}
@@ -26,26 +26,16 @@ VIOLATIONS = """async () => (await axe.run(document, {runOnly: ['wcag2a', 'wcag2
   .violations.map(v => `${v.id}: ${v.nodes[0].html}`)"""
 
 
-class Visit:
-    """A window of its own, with all that goes wrong in it."""
+class Visit(Window):
+    """A window on a desk or a phone, used as people do."""
 
-    def __init__(
-        self, browser: Any, window: str = "desk", *, dark: bool = False, scripts: bool = True, axe: str = ""
-    ) -> None:
+    def __init__(self, browser: Any, window: str = "desk", *, scripts: bool = True, axe: str = "", **look: Any) -> None:
+        (width, height), touch = WINDOWS[window], {"has_touch": window == "phone", "reduced_motion": "reduce"}
+        super().__init__(browser, width=width, height=height, java_script_enabled=scripts, **touch, **look)
         self.axe = axe
-        width, height = WINDOWS[window]
-        context = browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if dark else "light",
-            java_script_enabled=scripts,
-            has_touch=window == "phone",
-            reduced_motion="reduce",
-        )
-        self.page = context.new_page()
-        self.troubles: list[str] = []
-        self.page.on("console", lambda message: self.troubles.append(message.text))
-        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.troubles.append(dialog.message), dialog.dismiss()))
+
+    def join(self, address: str, study: Study, number: int = 0) -> None:
+        self.page.goto(f"{address}/join/{study.tokens[number]}")
 
     def keys(self, *keys: str) -> None:
         for key in keys:
@@ -81,16 +71,12 @@ class Visit:
         assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def link(address: str, study: Study, number: int = 0) -> str:
-    return f"{address}/join/{study.tokens[number]}"
-
-
 @pytest.mark.parametrize("window", ["desk", pytest.param("phone", marks=pytest.mark.slow)])
 def test_a_person_validates_by_keyboard_alone(browser: Any, make: Make, window: str) -> None:
     study = make([make_row(1), make_row(2)], annotators=1, overlap=1, checks=0)
     with study.serving() as address:
         visit = Visit(browser, window)
-        visit.page.goto(link(address, study))
+        visit.join(address, study)
         visit.enter("text=Which answer would this user prefer?")
         visit.keys("5", "4", "3", "2", "1", "5")
         visit.enter(".ask.missing .wrong")  # one is missing: it is pointed at, nothing is sent
@@ -107,8 +93,7 @@ def test_a_person_validates_by_keyboard_alone(browser: Any, make: Make, window: 
         visit.keys("s", "ArrowDown", "ArrowDown")
         visit.enter("text=That was the last item")
         assert visit.troubles == []
-    with study.database.read() as connection:
-        done = {row.skipped: row for row in judgments(connection)}
+    done = {row.skipped: row for row in study.judgments()}
     first = done[None]
     second = "rejected" if first.first == "chosen" else "chosen"
     assert list(first.ratings[first.first].values()) == [5, 4, 3]
@@ -123,7 +108,7 @@ def test_a_person_takes_part_by_keyboard_alone(browser: Any, make: Make, window:
     study = make([make_row(1), make_row(2)], kind="collect")
     with study.serving() as address:
         visit = Visit(browser, window)
-        visit.page.goto(link(address, study))
+        visit.join(address, study)
         visit.enter("text=Before we begin")
         visit.page.click("button.main")
         visit.arrive("text=Please tick this first")
@@ -156,16 +141,14 @@ def test_the_way_through_needs_no_scripts(browser: Any, make: Make) -> None:
     with study.serving() as address:
         visit = Visit(browser, scripts=False)
         page = visit.page
-        page.goto(link(address, study))
+        visit.join(address, study)
         page.click("text=Begin")
         visit.arrive(".ratings")
-        for name in ("A", "B"):
-            for criterion in ("correctness", "relevance", "helpfulness"):
-                visit.pick(f"{name}-{criterion}", "4")
-        visit.pick("prefer", "A")
+        for name, value in BEFORE.items():
+            visit.pick(name, value)
         page.click("text=Continue")
         visit.arrive(".wishes")
-        for name, value in (("prefer", "B"), ("difference", "quality")):
+        for name, value in AFTER.items():
             visit.pick(name, value)
         page.click("text=Save and continue")
         page.click("text=Undo the last item")
@@ -195,7 +178,7 @@ def test_every_page_fits_its_window_and_can_be_read(
     with study.serving() as address, collect.serving() as other:
         visit = Visit(browser, window, dark=dark, axe=axe)
         page = visit.page
-        page.goto(link(address, study, 5))
+        visit.join(address, study, 5)
         visit.sound()
         visit.enter(".ratings")
         visit.sound()
@@ -214,7 +197,7 @@ def test_every_page_fits_its_window_and_can_be_read(
         visit.sound()
         page.goto(f"{address}/admin/items")
         visit.sound()
-        page.goto(link(other, collect, 5))
+        visit.join(other, collect, 5)
         visit.enter("text=Before we begin")
         visit.sound()
         page.check("input[name=agree]")
@@ -234,7 +217,7 @@ def test_hostile_texts_do_nothing_in_a_browser(browser: Any, make: Make) -> None
     study = make(rows, annotators=1, overlap=1, checks=0)
     with study.serving() as address:
         visit = Visit(browser, "phone")
-        visit.page.goto(link(address, study))
+        visit.join(address, study)
         visit.enter(".ratings")
         for n in range(len(rows)):
             assert visit.page.locator("main script, main img, main svg, main a").count() == 0
@@ -250,7 +233,7 @@ def test_what_was_filled_in_survives_a_reload_and_a_double_click_is_one_vote(bro
     study = make(checks=0)
     with study.serving() as address:
         visit = Visit(browser)
-        visit.page.goto(link(address, study))
+        visit.join(address, study)
         visit.enter(".ratings")
         visit.keys("5", "4", "3")
         visit.page.reload()
@@ -259,15 +242,14 @@ def test_what_was_filled_in_survives_a_reload_and_a_double_click_is_one_vote(bro
         visit.page.locator("button.main").dblclick(no_wait_after=True)
         visit.arrive(".wishes")
         assert visit.troubles == []
-    with study.database.read() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(REPLY)) == 1
+    assert study.count(REPLY) == 1
 
 
 def test_a_submit_that_fails_loses_no_draft(browser: Any, make: Make) -> None:
     study = make(checks=0)
     with study.serving() as address:
         visit = Visit(browser)
-        visit.page.goto(link(address, study))
+        visit.join(address, study)
         visit.enter(".ratings")
         visit.keys(*"543215n")
         visit.page.evaluate("document.querySelector('#work [name=token]').value = 'expired'")

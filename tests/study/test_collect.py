@@ -27,9 +27,7 @@ def take_part(
     study: Study, number: int = 0, *, picks: int = 2, own: str = "", posts: tuple[str, ...] = (SECRET, "Second post.")
 ) -> Person:
     """Up to the first question."""
-    person = study.person(number)
-    person.open("/task")
-    person.follow("/consent", {"agree": "yes"})
+    person = study.at_task(number, agree=True)
     for text in posts:
         person.follow("/posts", {"text": text})
     person.open("/questions")
@@ -59,8 +57,7 @@ def test_nothing_can_be_given_before_consent(make: Make) -> None:
 def test_posts_are_wanted_first_and_a_second_click_adds_none(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prb.study.site.MAX_POSTS", 3)
     study = make(kind="collect")
-    person = study.person()
-    person.open("/task")
+    person = study.at_task()
     assert "2 more to go" in person.follow("/consent", {"agree": "yes"})
     person.send("/posts", {"text": SECRET})
     assert "1 more to go" in person.follow("/posts", {"text": SECRET})
@@ -78,8 +75,7 @@ def test_nobody_can_remove_a_post_of_somebody_else(make: Make) -> None:
     study = make(kind="collect")
     take_part(study, 0)
     other = take_part(study, 1, posts=("mine", "also mine"))
-    with study.database.read() as connection:
-        first = connection.scalar(sa.select(POST.c.id).where(POST.c.text == SECRET))
+    first = study.scalars(sa.select(POST.c.id).where(POST.c.text == SECRET))[0]
     other.send(f"/posts/{first}/remove")
     assert study.count(POST) == 4
 
@@ -156,11 +152,8 @@ def test_the_order_of_answers_differs_between_people_and_stays_for_one(make: Mak
 def test_questions_with_few_takers_come_first_(make: Make) -> None:
     study = make([make_row(n) for n in range(1, 9)], kind="collect", annotators=3)
     take_part(study, 0, picks=3)
-    with study.database.read() as connection:
-        taken = set(connection.scalars(sa.select(ASSIGNMENT.c.item)))
-    other = study.person(1)
-    other.open("/task")
-    other.follow("/consent", {"agree": "yes"})
+    taken = set(study.scalars(sa.select(ASSIGNMENT.c.item)))
+    other = study.at_task(1, agree=True)
     offered = [int(n) for n in re.findall(r'name="pick-(\d+)"', other.open("/questions"))]
     assert set(offered[-3:]) == taken
 

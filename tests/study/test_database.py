@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,15 +35,13 @@ def test_a_study_of_another_version_is_refused_in_one_line(make: Make, where: st
 
 def test_a_reader_sees_one_moment_while_others_write(make: Make, where: str) -> None:
     study = make(out=where)
-    person = study.person()
-    person.open("/task")
+    person = study.at_task()
     count = sa.select(sa.func.count()).select_from(REPLY)
     with study.database.read() as reader:
         assert reader.scalar(count) == 0
         assert person.send(person.action, BEFORE).status_code == 303
         assert reader.scalar(count) == 0
-    with study.database.read() as reader:
-        assert reader.scalar(count) == 1
+    assert study.count(REPLY) == 1
 
 
 def test_writers_take_turns_and_none_is_turned_away(make: Make, where: str) -> None:
@@ -58,19 +55,15 @@ def test_writers_take_turns_and_none_is_turned_away(make: Make, where: str) -> N
 
     with study.database.write() as connection:
         connection.execute(sa.update(STUDY).values(created=0.0))
-    threads = [threading.Thread(target=add) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    with study.database.read() as connection:
-        assert connection.scalar(sa.select(STUDY.c.created)) == 60
+    with ThreadPoolExecutor(6) as pool:
+        for turn in [pool.submit(add) for _ in range(6)]:
+            turn.result()
+    assert study.scalars(sa.select(STUDY.c.created)) == [60]
 
 
 def test_a_double_click_is_one_vote(make: Make, where: str) -> None:
     study = make(out=where)
-    person = study.person()
-    person.open("/task")
+    person = study.at_task()
     action = person.action
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda _: person.send(action, BEFORE).headers["location"], range(8)))
@@ -84,16 +77,12 @@ def test_delete_my_data_leaves_nothing_anywhere(make: Make, where: str, tmp_path
     answer(person)
     person.undo()
     other = take_part(study, 1, posts=("mine stays", "mine too"))
-    with study.database.read() as connection:
-        pseudonym = connection.scalar(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == 1))
+    pseudonym = study.scalars(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == 1))[0]
     assert SECRET in person.open("/data")
     assert "Tick the box first" in person.follow("/data/delete")
     person.open("/data")
     assert "Your data is deleted" in person.follow("/data/delete", {"sure": "yes"})
-    with study.database.read() as connection:
-        dump = "\n".join(
-            repr(row) for table in METADATA.tables.values() for row in connection.execute(sa.select(table))
-        )
+    dump = "\n".join(repr(row) for table in METADATA.tables.values() for row in study.rows(sa.select(table)))
     for trace in (SECRET, WISH, str(pseudonym)):
         assert trace not in dump
     assert "mine stays" in dump
@@ -109,11 +98,8 @@ def test_delete_my_data_leaves_nothing_anywhere(make: Make, where: str, tmp_path
 def test_the_file_is_written_ahead_and_fully_synchronous(make: Make) -> None:
     study = make()
     with study.database.write() as connection:
-        pragma = [
-            connection.exec_driver_sql(f"PRAGMA {name}").scalar()
-            for name in ("journal_mode", "synchronous", "secure_delete")
-        ]
-    assert pragma == ["wal", 2, 1]
+        for name, value in (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1)):
+            assert connection.exec_driver_sql(f"PRAGMA {name}").scalar() == value
 
 
 def test_a_second_study_in_the_same_place_is_refused(make: Make, where: str, write_jsonl: Callable[..., Path]) -> None:
@@ -126,15 +112,13 @@ def test_a_second_study_in_the_same_place_is_refused(make: Make, where: str, wri
 def test_what_is_no_study_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not exist; `prb study new"):
         open_study(str(tmp_path / "absent.db"))
-    other = tmp_path / "other.db"
+    other, text = tmp_path / "other.db", tmp_path / "notes.txt"
     with sqlite3.connect(other) as connection:
         connection.execute("create table mine (x)")
-    with pytest.raises(BadInput, match="is not a study"):
-        open_study(str(other))
-    text = tmp_path / "notes.txt"
     text.write_text("hello " * 100)
-    with pytest.raises(BadInput, match="cannot be opened as a study"):
-        open_study(str(text))
+    for path, says in ((other, "is not a study"), (text, "cannot be opened as a study")):
+        with pytest.raises(BadInput, match=says):
+            open_study(str(path))
     assert text.read_text() == "hello " * 100
 
 

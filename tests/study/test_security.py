@@ -69,9 +69,7 @@ def test_nothing_an_answer_a_post_or_a_rubric_says_is_markup(make: Make) -> None
 def test_nothing_a_participant_writes_is_markup(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "MAX_POSTS", 20)
     study = make(kind="collect")
-    person = study.person()
-    person.open("/task")
-    person.follow("/consent", {"agree": "yes"})
+    person = study.at_task(agree=True)
     for text in EVIL:
         harmless(person.follow("/posts", {"text": text}))
     harmless(person.follow("/questions", {"own": EVIL[0], "pick-1": "yes"}))
@@ -85,8 +83,7 @@ def test_nothing_a_participant_writes_is_markup(make: Make, monkeypatch: pytest.
 
 
 def test_broken_forms_end_in_a_page_not_in_an_error(make: Make) -> None:
-    person = make().person()
-    person.open("/task")
+    person = make().at_task()
     for body in (b"\xff\xfe=1", b"a=%ff%fe&b=%00", b"&".join(b"a=1" for _ in range(500)), b"", b"=" * 9):
         assert 400 <= person.client.post(person.action, content=body).status_code < 500
 
@@ -122,9 +119,7 @@ def test_strangers_are_sent_to_their_invitation_and_a_link_alone_signs_nobody_in
 
 def test_nobody_reaches_the_items_of_somebody_else(make: Make) -> None:
     study = make(overlap=1)
-    one, two = study.person(0), study.person(1)
-    one.open("/task")
-    two.open("/task")
+    one, two = study.at_task(0), study.at_task(1)
     assert two.send(one.action, BEFORE).status_code == 404
     assert two.send(one.action.replace("/task/", "/skip/"), {"reason": "other"}).status_code == 404
     assert study.count(REPLY) == 0
@@ -132,9 +127,7 @@ def test_nobody_reaches_the_items_of_somebody_else(make: Make) -> None:
 
 def test_a_form_without_our_token_or_with_somebody_elses_is_refused(make: Make) -> None:
     study = make()
-    one, two = study.person(0), study.person(1)
-    one.open("/task")
-    two.open("/task")
+    one, two = study.at_task(0), study.at_task(1)
     for token in ("", "1.2", two.token, one.token[:-2] + ("00" if one.token[-2] != "0" else "11"), "é.ü"):
         assert one.client.post(one.action, data={**BEFORE, "token": token}).status_code == 403
     for path in ("/undo", "/data/delete", "/leave"):
@@ -153,8 +146,7 @@ def test_only_hashes_of_links_sessions_and_passwords_are_at_rest(make: Make) -> 
     stored = b"".join(path.read_bytes() for path in files)
     for secret in (*study.tokens, *cookies, PASSWORD):
         assert secret.encode() not in stored
-    with study.database.read() as connection:
-        assert str(connection.scalar(sa.select(STUDY.c.admin_hash))).startswith("$argon2id$")
+    assert study.scalars(sa.select(STUDY.c.admin_hash))[0].startswith("$argon2id$")
 
 
 def test_guessing_links_and_passwords_is_slow(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,9 +200,7 @@ def test_addresses_that_clients_claim_are_not_believed(make: Make) -> None:
 
 def test_no_number_in_an_address_is_an_error_of_ours(make: Make) -> None:
     person = make().person()
-    collector = make(kind="collect").person()
-    collector.open("/task")
-    collector.follow("/consent", {"agree": "yes"})
+    collector = make(kind="collect").at_task(agree=True)
     for number in (2**31, 2**63, 10**30, -1):
         for path in (f"/task/{number}/1", f"/task/1/{number}", f"/skip/{number}/1", f"/skip/1/{number}"):
             assert person.send(path, {**BEFORE, "reason": "other"}).status_code == 404
@@ -254,8 +244,7 @@ def test_sessions_end(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
             clock.setattr(time, "time", lambda at=started + 3600 * hours: at)
             assert person.client.get("/task").status_code == annotator
             assert admin.client.get("/admin").status_code == administrator
-    other = study.person()
-    other.open("/task")
+    other = study.at_task()
     other.send("/leave")
     assert other.client.get("/task").status_code == 401
 
@@ -272,16 +261,7 @@ def test_the_pages_of_the_administrator_need_the_password(make: Make) -> None:
     assert admin.client.get("/task").status_code == 401
 
 
-def test_a_new_password_replaces_the_old_one_and_its_sessions(make: Make) -> None:
-    study = make()
-    admin = study.admin()
-    password = replace_password(study.database)
-    assert admin.client.get("/admin").status_code == 401
-    assert admin.send("/admin/login", {"password": PASSWORD}).status_code == 403
-    assert admin.send("/admin/login", {"password": password}).status_code == 303
-
-
-def test_a_renewed_link_replaces_the_old_one(make: Make) -> None:
+def test_a_new_link_or_password_replaces_the_old_one_and_its_sessions(make: Make) -> None:
     study = make()
     person, admin = study.person(0), study.admin()
     admin.open("/admin")
@@ -292,14 +272,17 @@ def test_a_renewed_link_replaces_the_old_one(make: Make) -> None:
     assert person.client.get(f"/join/{study.tokens[0]}").status_code == 404
     assert person.client.get(f"/join/{link[1]}").status_code == 200
     assert admin.send("/admin/renew", {"annotator": "99"}).status_code == 404
+    password = replace_password(study.database)
+    assert admin.client.get("/admin").status_code == 401
+    assert admin.send("/admin/login", {"password": PASSWORD}).status_code == 403
+    assert admin.send("/admin/login", {"password": password}).status_code == 303
 
 
 def test_what_happened_is_in_the_log_and_no_secret_is(make: Make) -> None:
     study = make()
     study.person().judge()
     study.person(join=False).send("/admin/login", {"password": "guess"})
-    with study.database.read() as connection:
-        log = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id)).all()
+    log = study.rows(sa.select(AUDIT).order_by(AUDIT.c.id))
     assert [row.what for row in log] == ["study made", "signed in", "replied", "replied", "wrong password"]
     assert [row.annotator for row in log] == [None, 1, 1, 1, None]
     assert "guess" not in repr(log)
@@ -338,9 +321,7 @@ def test_on_a_full_disk_a_reply_says_so_and_the_log_holds_one_line_without_texts
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     study = make(kind="collect")
-    person = study.person()
-    person.open("/task")
-    person.follow("/consent", {"agree": "yes"})
+    person = study.at_task(agree=True)
     with study.database.read() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
     study.database.engine.dispose()

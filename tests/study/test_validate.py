@@ -65,8 +65,7 @@ def test_one_comes_back_to_where_one_left_off(make: Make) -> None:
 
 def test_missing_replies_are_asked_for_and_nothing_is_stored(make: Make) -> None:
     study = make()
-    person = study.person()
-    person.open("/task")
+    person = study.at_task()
     text = person.follow(person.action, {k: v for k, v in BEFORE.items() if k not in ("prefer", "B-relevance")})
     assert person.status == 422
     assert "2 fields are missing or invalid" in text
@@ -79,14 +78,12 @@ def test_missing_replies_are_asked_for_and_nothing_is_stored(make: Make) -> None
 
 def test_of_two_tabs_the_first_answer_stands_and_the_second_is_told(make: Make) -> None:
     study = make()
-    person = study.person()
-    person.open("/task")
+    person = study.at_task()
     action = person.action
     person.send(action, BEFORE)
     text = person.follow(action, {**BEFORE, "prefer": "B"})
     assert "already been answered, perhaps in another tab" in text
-    with study.database.read() as connection:
-        assert [said["prefer"] for said in connection.scalars(sa.select(REPLY.c.fields))] == ["A"]
+    assert [said["prefer"] for said in study.scalars(sa.select(REPLY.c.fields))] == ["A"]
 
 
 def test_undo_takes_one_step_back_and_starts_from_what_was_said(make: Make) -> None:
@@ -101,16 +98,14 @@ def test_undo_takes_one_step_back_and_starts_from_what_was_said(make: Make) -> N
     person.follow(person.action, {**AFTER, "prefer": "A"})
     assert re.search(r"plant number \d", person.text) == item or item
     row = study.judgments()[0]
-    with study.database.read() as connection:
-        undone = connection.scalars(sa.select(AUDIT.c.detail).where(AUDIT.c.what == "undone")).all()
+    undone = study.scalars(sa.select(AUDIT.c.detail).where(AUDIT.c.what == "undone"))
     assert row.revised is False
     assert undone[0]["reply"] == AFTER
 
 
 def test_ratings_changed_after_the_wishes_were_seen_are_marked(make: Make) -> None:
     study = make(checks=0)
-    person = study.person()
-    person.open("/task")
+    person = study.at_task()
     person.follow(person.action, BEFORE)
     person.undo()
     assert person.action.endswith("/1")
@@ -126,8 +121,7 @@ def test_ratings_changed_after_the_wishes_were_seen_are_marked(make: Make) -> No
 
 def test_skipping_needs_a_reason_and_can_be_undone(make: Make) -> None:
     study = make(checks=0)
-    person = study.person()
-    person.open("/task")
+    person = study.at_task()
     skip = person.action.replace("/task/", "/skip/")
     assert person.send(skip, {"reason": "bored"}).status_code == 422
     person.follow(skip, {"reason": "unknown", "words": "never kept plants"})
@@ -135,26 +129,22 @@ def test_skipping_needs_a_reason_and_can_be_undone(make: Make) -> None:
     assert (row.skipped, row.skipped_words, row.before) == ("unknown", "never kept plants", None)
     person.undo()
     assert study.count(REPLY) == 0
-    with study.database.read() as connection:  # nothing had been seen, so nothing is spoilt
-        assert not connection.scalar(sa.select(sa.func.max(sa.cast(ASSIGNMENT.c.revised, sa.Integer))))
+    assert not any(study.scalars(sa.select(ASSIGNMENT.c.revised)))  # nothing had been seen, so nothing is spoilt
 
 
 def test_time_in_view_is_never_more_than_there_was(make: Make) -> None:
     study = make(checks=0)
-    person = study.person()
-    person.open("/task")
+    person = study.at_task()
     person.follow(person.action, {**BEFORE, "active": "9999"})
     person.follow(person.action, {**AFTER, "active": "nonsense"})
-    with study.database.read() as connection:
-        rows = connection.execute(sa.select(REPLY).order_by(REPLY.c.step)).all()
+    rows = study.rows(sa.select(REPLY).order_by(REPLY.c.step))
     assert 0 <= rows[0].active <= rows[0].seconds < 60
     assert rows[1].active is None
 
 
 def test_an_attention_check_has_an_answer_to_another_question(make: Make) -> None:
     study = make()
-    with study.database.read() as connection:
-        items = connection.execute(sa.select(ITEM)).all()
+    items = study.rows(sa.select(ITEM))
     check = next(i for i in items if i.is_check).content
     by_question = {i.content["question"]: i.content["answers"] for i in items if not i.is_check}
     own, stray = check["answers"]
@@ -188,8 +178,7 @@ def test_a_new_question_may_be_free_text(make: Make, monkeypatch: pytest.MonkeyP
         judging, "validate_fields", lambda at, **more: plain(at, **more) + ([why] if at == step else [])
     )
     study = make(checks=0)
-    person = study.person()
-    person.open("/task")
+    person = study.at_task()
     if step == 2:
         person.follow(person.action, BEFORE)
     assert re.search(r'<textarea id="why" name="why"[^>]* required', person.text)
@@ -286,5 +275,4 @@ def test_undo_takes_back_the_last_step_whatever_the_clock_says(make: Make, monke
     person.judge()
     person.undo()
     replies = sa.select(ASSIGNMENT.c.position, REPLY.c.step).join(REPLY, REPLY.c.assignment == ASSIGNMENT.c.id)
-    with study.database.read() as connection:
-        assert sorted(map(tuple, connection.execute(replies))) == [(0, 1), (0, 2), (1, 1)]
+    assert sorted(map(tuple, study.rows(replies))) == [(0, 1), (0, 2), (1, 1)]

@@ -223,7 +223,7 @@ def settings_of(name: str, args: Sequence[str] = ()) -> type[Settings]:
 
 
 def usage() -> str:
-    groups = "\n\n".join(f"{group}\n{_listed(verbs, max(map(len, VERBS)))}" for group, verbs in GROUPS.items())
+    groups = "\n\n".join(f"{group}\n{listed(verbs, max(map(len, VERBS)))}" for group, verbs in GROUPS.items())
     return (
         "prb: does a reward model know whose preference it judges?\n\n"
         f"usage: prb VERB [options]\n\n{groups}\n\n"
@@ -239,9 +239,10 @@ def usage_of(verb: str) -> str:
     about = {name: (settings_of(f"{verb} {name}").__doc__ or "").split(". ")[0].rstrip(".") for name in commands}
     return (
         f"usage: prb {verb} {{{','.join(commands)}}} …\n\n{VERBS[verb]}\n\n"
-        f"{_listed(about, max(map(len, commands)))}\n\n`prb {verb} COMMAND --help` explains one."
+        f"{listed(about)}\n\n`prb {verb} COMMAND --help` explains one."
     )
 
 
-def _listed(rows: dict[str, str], width: int) -> str:
+def listed(rows: dict[str, str], width: int = 0) -> str:
+    width = width or max(map(len, rows))
     return "\n".join(f"  {name:<{width}}  {what}" for name, what in rows.items())

@@ -108,31 +108,36 @@ def _flag(field: FieldInfo) -> Flag:
 
 def _argument(name: str, field: FieldInfo, description: str) -> Argument:
     """What argparse must know about a field: its flag, and how many values it takes."""
-    flag = _flag(field)
-    kinds = [kind for kind in _members(field.annotation) if kind is not NoneType]
-    values = _choices(field.annotation, field.metadata)
-    metavar = "{" + ",".join(values) + "}" if values else METAVARS.get(kinds[0], "TEXT")
-    options: dict[str, Any] = {"help": _help(field, flag, description), "default": None, "metavar": metavar}
-    if kinds[0] is bool:
-        switch = argparse.BooleanOptionalAction if field.default is True else "store_true"
-        options = {"help": options["help"], "default": None, "action": switch}
-    if flag.once:
-        options["action"] = Once
-    if NoneType in _members(field.annotation):
-        options["type"] = lambda text: NOTHING if text == "None" else text
-    if get_origin(kinds[0]) is tuple and not flag.repeated:
-        options |= {"nargs": len(get_args(kinds[0])), "metavar": METAVARS.get(get_args(kinds[0])[0], "TEXT")}
-    if flag.repeated:
-        element = get_args(kinds[0])[0]
-        inner, choices = _members(element)[0], _choices(element)
-        options |= {"metavar": "{" + ",".join(choices) + "}" if choices else METAVARS.get(inner, "TEXT")}
-        options |= {"action": "extend", "nargs": "+"} if flag.words else {"action": "append"}
+    flag, default = _flag(field), field.default
+    kind = next(kind for kind in _members(field.annotation) if kind is not NoneType)
+    text = description.replace("%", "%%").replace("\n", " ") + " --dataset X also works." * flag.either
+    if field.is_required():
+        text += " (required)"
+    elif default is not None and default is not False and default != ():
+        text += f" (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"
+    elif flag.repeated and not flag.positional:
+        text += " (repeatable)"
+    options: dict[str, Any] = {"help": text, "default": None}
     if flag.positional:
         optional = not field.is_required()
         nargs = ("*" if optional else "+") if flag.repeated else "?" if optional else None
-        options = {"help": options["help"], "metavar": name.upper(), "nargs": nargs, "default": None}
-        return [name], options
-    return ["--" + name.replace("_", "-")], options | {"dest": name}
+        return [name], options | {"metavar": name.upper(), "nargs": nargs}
+    options["dest"], words = name, ["--" + name.replace("_", "-")]
+    if kind is bool:
+        return words, options | {"action": argparse.BooleanOptionalAction if default is True else "store_true"}
+    is_tuple = get_origin(kind) is tuple
+    element = get_args(kind)[0] if is_tuple else kind
+    choices = _choices(element) if is_tuple else _choices(field.annotation, field.metadata)
+    options["metavar"] = "{" + ",".join(choices) + "}" if choices else METAVARS.get(_members(element)[0], "TEXT")
+    if NoneType in _members(field.annotation):
+        options["type"] = lambda text: NOTHING if text == "None" else text
+    if flag.repeated:
+        options |= {"action": "extend", "nargs": "+"} if flag.words else {"action": "append"}
+    elif is_tuple:
+        options["nargs"] = len(get_args(kind))
+    elif flag.once:
+        options["action"] = Once
+    return words, options
 
 
 NOTHING = object()
@@ -152,17 +157,6 @@ def _members(annotation: Any) -> list[Any]:
     """The types of a union, without their constraints."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     return [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
-
-
-def _help(field: FieldInfo, flag: Flag, description: str) -> str:
-    text = description.replace("%", "%%").replace("\n", " ")
-    text += " --dataset X also works." if flag.either else ""
-    if field.is_required():
-        return f"{text} (required)"
-    shown = field.default
-    if shown is None or shown is False or shown == ():
-        return f"{text} (repeatable)" if flag.repeated and not flag.positional else text
-    return f"{text} (default: {' '.join(map(str, shown)) if isinstance(shown, tuple) else shown})"
 
 
 class Once(argparse.Action):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import prb
+from prb.cli import listed
 from prb.cli.parse import answer, print_json
 from prb.config import Settings
 from prb.errors import ResultFailed
@@ -85,11 +86,9 @@ def train_usage(method: str = "") -> str:
         "reward-model": "Fine-tune a whole model with a reward head, through trl (extra `train`).",
         "dpo": "Fine-tune a whole model by DPO, an implicit reward, through trl (extra `train`).",
     }
-    width = max(map(len, rows))
-    listed = "\n".join(f"  {name:<{width}}  {what}" for name, what in rows.items())
     return (
         "usage: prb train METHOD [options]      then: prb evaluate --model 'personal?path=DIR'\n\n"
-        f"methods:\n{listed}\n\n"
+        f"methods:\n{listed(rows)}\n\n"
         "Settings of a method follow its name: 'bilinear?rank=16'. `prb train METHOD --help` shows the options."
     )
 
@@ -187,8 +186,7 @@ def study_export(config: StudyExportConfig) -> None:
     from prb.study.judgments import export as write
 
     counts = write(config)
-    listed = ", ".join(f"{n} rows in {name}" for name, n in counts.items())
-    print_json(counts) if config.json else print(f"{config.out}: {listed}")
+    answer(config, counts, f"{config.out}: {', '.join(f'{n} rows in {name}' for name, n in counts.items())}")
 
 
 def study_agree(config: AgreeConfig) -> None:
@@ -197,7 +195,7 @@ def study_agree(config: AgreeConfig) -> None:
     from prb.study.agreement import agree, verdict
 
     summary, failed = finished(lambda: agree(config))
-    print_json(to_builtins(summary)) if config.json else print("\n".join(verdict(summary)))
+    answer(config, to_builtins(summary), "\n".join(verdict(summary)))
     if failed:
         raise failed
 

@@ -34,9 +34,9 @@ from prb.reporting.format import (
     stars,
     table_of,
 )
-from prb.reporting.results import Result, Run, data_frame
+from prb.reporting.results import Result, Run, data_frame, significant
 from prb.runs import OUTCOMES, read_lines
-from prb.stats.paired import LEVEL, UNTESTED
+from prb.stats.paired import UNTESTED
 from prb.summary import (
     CONDITIONS,
     MAIN,
@@ -184,7 +184,7 @@ class Standing:
     def says(self) -> Literal["personalizes", "reversed", "not shown", "not measured"]:
         if self.control.value is None:
             return "not measured"
-        if self.control.p_holm is None or self.control.p_holm >= LEVEL:
+        if not significant(self.control.p_holm):
             return "not shown"
         return "personalizes" if self.control.value > 0 else "reversed"
 
@@ -363,7 +363,7 @@ class Spoiled:
     def says(self) -> str:
         if self.test.value is None:
             return "not measured"
-        if self.test.p_holm is None or self.test.p_holm >= LEVEL:
+        if not significant(self.test.p_holm):
             return "○ not shown"
         return "▽ misapplies" if self.test.value < 0 else "● resists"
 
@@ -592,7 +592,7 @@ def comparison(content: Result) -> Table:
         a, b = (f"{row.model_a} in A", f"{row.model_b} in B") if same else (row.model_a, row.model_b)
         if row.p is None:
             lead.append(f"Whether {a} or {b} is better {known} cannot be tested: all rows are in one cluster.")
-        elif row.p_holm is None or row.p_holm >= LEVEL or not row.value:
+        elif not significant(row.p_holm) or not row.value:
             lead.append(f"Neither {a} nor {b} is shown to be better {known}.")
         else:
             better, worse = (a, b) if row.value > 0 else (b, a)

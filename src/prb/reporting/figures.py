@@ -19,9 +19,8 @@ from prb.downstream.correlate import CorrelationSummary, ModelSet
 from prb.errors import MissingExtra
 from prb.progress import Progress
 from prb.reporting.format import Number, number, p_equals, shortened, stars
-from prb.reporting.results import MEASURES, BestOfN, Correlation, Run
+from prb.reporting.results import MEASURES, BestOfN, Correlation, Run, significant
 from prb.runs import write_bytes
-from prb.stats.paired import LEVEL
 from prb.summary import CONDITIONS, MAIN, METRICS, Summary
 
 Draw = Callable[..., None]
@@ -125,8 +124,8 @@ def contrasts(summary: Summary, *paths: Path) -> None:
             for place, model in enumerate(models):
                 contrast = summary.contrasts_of(model).get(metric.key)
                 if contrast and contrast.value is not None:
-                    clear = contrast.p_holm is not None and contrast.p_holm < LEVEL
-                    look = {"fmt": "o", "color": color, "mfc": color if clear else PAPER, "elinewidth": 1.1}
+                    filling = color if significant(contrast.p_holm) else PAPER
+                    look = {"fmt": "o", "color": color, "mfc": filling, "elinewidth": 1.1}
                     axes.errorbar([100 * contrast.value], [place], xerr=whiskers([contrast]), **look)
                     above = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
                     axes.annotate(stars(contrast.p_holm), (100 * contrast.value, place), **above)

@@ -21,16 +21,11 @@ MISSING = "–"
 
 
 class Number(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of a result file with its uncertainty and what it rests on; a contrast also has p-values."""
+    """What a cell shows of a number of a result file: its interval, and of a contrast its corrected p."""
 
     value: float | None
     low: float | None = None
     high: float | None = None
-    n: int = 0
-    failed: int = 0
-    ties: int = 0
-    dropped: int = 0
-    p: float | None = None
     p_holm: float | None = None
 
     @staticmethod
@@ -222,8 +217,8 @@ def layout(table: Table, width: int | None) -> list[str]:
     table is cut into blocks of columns, each with the first column again.
     """
     first, *others = [
-        TextColumn([CONTROL.sub(" ", cell) for cell in cells], numeric)
-        for cells, numeric in zip(zip(table.columns, *table.rows, strict=True), _numeric_columns(table), strict=True)
+        TextColumn([CONTROL.sub(" ", cell) for cell in cells], numeric=n > 0 and all(map(NUMERIC.fullmatch, cells[1:])))
+        for n, cells in enumerate(zip(table.columns, *table.rows, strict=True))
     ]
     blocks = [[first]]
     for column in others:
@@ -260,7 +255,8 @@ def wrap(text: str, width: int, *, fold: bool = True) -> list[str]:
 
 
 class TextColumn:
-    """Cells of a table, the heading first, and how narrow they may become."""
+    """Cells of a table, the heading first, and how narrow they may become. The first column of a table names the row;
+    another is numeric if all of its cells are."""
 
     def __init__(self, cells: Sequence[str], numeric: bool) -> None:
         from rich.cells import cell_len
@@ -269,12 +265,6 @@ class TextColumn:
         self.natural = max(map(cell_len, cells))
         words = max((cell_len(word) for cell in cells for word in UNIT.findall(cell)), default=0)
         self.least = words if numeric else min(self.natural if self.natural <= NARROWEST else words, NARROWEST)
-
-
-def _numeric_columns(table: Table) -> list[bool]:
-    """The first column names the row; another is of numbers if all of its cells are."""
-    cells = zip(*table.rows, strict=True) if table.rows else [()] * len(table.columns)
-    return [n > 0 and all(NUMERIC.fullmatch(cell) for cell in column) for n, column in enumerate(cells)]
 
 
 def _draw(block: Sequence[TextColumn], width: int | None) -> list[str]:

@@ -154,22 +154,22 @@ class ExportedRun:
                 yield contrast.condition, METRICS[key], contrast
 
 
-def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]:
-    """Write a run in a format; the paths of the files."""
-    if kind_of(settings.run) != "evaluate":
-        raise BadInput(f"{settings.run} is not a run of `prb evaluate`; only those can be exported")
-    evaluation = read_run(settings.run)
-    progress.begin(f"reading {settings.run}")
-    outcomes = read_outcomes(settings.run)  # every line is checked before anything is made from it
+def export(config: ExportConfig, *, progress: Progress = SILENT) -> list[Path]:
+    """Write a finished evaluation in a format that other tools read; returns the paths of the files."""
+    if kind_of(config.run) != "evaluate":
+        raise BadInput(f"{config.run} is not a run of `prb evaluate`; only those can be exported")
+    evaluation = read_run(config.run)
+    progress.begin(f"reading {config.run}")
+    outcomes = read_outcomes(config.run)  # every line is checked before anything is made from it
     dataset = None
-    if settings.texts and FORMATS[settings.format].texts:
+    if config.texts and FORMATS[config.format].texts:
         dataset, missing = dataset_of([evaluation], outcomes.pairs, progress)
         if missing:
             progress.note(f"exported without texts: {missing}")
-    progress.begin(f"writing {settings.format}")
-    out = settings.out or inside(settings.run, "export", settings.format)
-    with explain_damage(settings.run):
-        return FORMATS[settings.format].write(ExportedRun(settings, evaluation, dataset), out)
+    progress.begin(f"writing {config.format}")
+    out = config.out or inside(config.run, "export", config.format)
+    with explain_damage(config.run):
+        return FORMATS[config.format].write(ExportedRun(config, evaluation, dataset), out)
 
 
 def write_file(path: Path, content: bytes) -> Path:
@@ -247,51 +247,34 @@ def write_hub_results(run: ExportedRun, out: Path) -> list[Path]:
 def write_records(run: ExportedRun, out: Path) -> list[Path]:
     """One record per model. A failure is not a score: it is counted beside the estimate."""
     files = []
+    time, options, settings = str(int(run.day.timestamp())), run.settings.options, run.evaluation.settings.saved()
+    told = {key: str(value) for key, value in settings.items() if key != "model"}
+    told["dataset"] = short_name(told["dataset"])
     for name, spec in run.models.items():
         model = model_id(name, spec)
-        evaluation = f"{BENCHMARK}/{model}/{int(run.day.timestamp())}"
-        identity = digest(evaluation, name, to_builtins(run.about), run.evaluation.settings.saved())
-        record = _record(run, name, model, evaluation)
+        evaluation = f"{BENCHMARK}/{model}/{time}"
+        about = {"deployment_type": "unknown", "model_availability": "unknown", "spec": spec}
+        about["fingerprint"] = run.evaluation.fingerprints.get(name, "")
+        record = {
+            "schema_version": SCHEMA,
+            "evaluation_id": evaluation,
+            **({"evaluation_timestamp": time} if options.date else {}),
+            "retrieved_timestamp": time,
+            "source_metadata": {
+                "source_name": "Personalized RewardBench",
+                "source_type": "evaluation_run",
+                "source_organization_name": options.organization,
+                "evaluator_relationship": options.relationship,
+            },
+            "eval_library": {"name": "prb", "version": __version__, "additional_details": told},
+            "model_info": {"name": name, "id": model, "additional_details": about},
+            "evaluation_results": [_result(run, *estimate) for estimate in run.estimates(name)],
+        }
+        identity = digest(evaluation, name, to_builtins(run.about), settings)
         content = orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         place = out / Path("data", BENCHMARK, *model.split("/", 1), f"{UUID(bytes=identity[:16], version=4)}.json")
         files.append(write_file(place, content))
     return files
-
-
-def _record(run: ExportedRun, name: str, model: str, evaluation: str) -> dict[str, Any]:
-    time, settings = str(int(run.day.timestamp())), run.evaluation.settings.saved()
-    return {
-        "schema_version": SCHEMA,
-        "evaluation_id": evaluation,
-        **({"evaluation_timestamp": time} if run.settings.options.date else {}),
-        "retrieved_timestamp": time,
-        "source_metadata": {
-            "source_name": "Personalized RewardBench",
-            "source_type": "evaluation_run",
-            "source_organization_name": run.settings.options.organization,
-            "evaluator_relationship": run.settings.options.relationship,
-        },
-        "eval_library": {
-            "name": "prb",
-            "version": __version__,
-            "additional_details": {
-                key: short_name(str(value)) if key == "dataset" else str(value)
-                for key, value in settings.items()
-                if key != "model"
-            },
-        },
-        "model_info": {
-            "name": name,
-            "id": model,
-            "additional_details": {
-                "deployment_type": "unknown",
-                "model_availability": "unknown",
-                "spec": run.models[name],
-                "fingerprint": run.evaluation.fingerprints.get(name, ""),
-            },
-        },
-        "evaluation_results": [_result(run, *estimate) for estimate in run.estimates(name)],
-    }
 
 
 def _result(run: ExportedRun, condition: str, metric: Metric, value: Estimate | Contrast) -> dict[str, Any]:
@@ -327,21 +310,11 @@ def _source(run: ExportedRun) -> dict[str, Any]:
     about = run.about
     details = {"fingerprint": about.fingerprint, "users": str(about.users), "clusters": str(about.clusters)}
     if run.hub is None:
-        rows = {"split": about.split or "all", "rows": str(about.rows)}
-        return {
-            "dataset_name": short_name(about.name),
-            "source_type": "other",
-            "additional_details": {**details, **rows},
-        }
-    split = {"hf_split": about.split} if about.split else {}
-    return {
-        "dataset_name": run.hub[0].partition("/")[2],
-        "source_type": "hf_dataset",
-        "hf_repo": run.hub[0],
-        **split,
-        "samples_number": about.rows,
-        "additional_details": details,
-    }
+        details |= {"split": about.split or "all", "rows": str(about.rows)}
+        return {"dataset_name": short_name(about.name), "source_type": "other", "additional_details": details}
+    name, split = run.hub[0], {"hf_split": about.split} if about.split else {}
+    place = {"dataset_name": name.partition("/")[2], "source_type": "hf_dataset", "hf_repo": name}
+    return {**place, **split, "samples_number": about.rows, "additional_details": details}
 
 
 # --- inspect ---
@@ -446,26 +419,23 @@ def _sample(run: ExportedRun, outcome: Outcome) -> Any:
 
 # --- csv: one number per cell ---
 def write_tables(run: ExportedRun, out: Path) -> list[Path]:
-    """`estimates` (one row per model and condition), `outcomes` and `users`."""
+    """`estimates` (one row per model and condition), `outcomes` and `users`; without texts: lists become counts, or
+    columns with a number."""
     folder = run.evaluation.folder
+    names = ("pair", "user", "cluster", "model", "condition", "credit", "margin", "failure", "failure_kind")
+    outcomes = [
+        {name: getattr(outcome, name) for name in (*names, "leaks", "cut", "tokens", "seconds", "cost")}
+        | {"posts_shown": len(outcome.post_ids), "choices_shown": len(outcome.choices)}
+        | {f"score_{n}": score for n, score in enumerate(outcome.scores or (), 1)}
+        | {f"verdict_{n}": verdict for n, verdict in enumerate(outcome.verdicts or (), 1)}
+        for outcome in run.outcomes()
+    ]
     tables = {
         "estimates": numbers_table({folder.name: run.summary}),
-        "outcomes": table_of([_flat(outcome) for outcome in run.outcomes()]),
+        "outcomes": table_of(outcomes),
         "users": table_of(list(user_rows(UserTable.of_run(folder)))),
     }
     return [write_file(out / f"{name}.csv", as_csv(table).encode()) for name, table in tables.items()]
-
-
-def _flat(outcome: Outcome) -> dict[str, Any]:
-    """Without texts: lists become counts, or columns with a number."""
-    names = ("pair", "user", "cluster", "model", "condition", "credit", "margin", "failure", "failure_kind")
-    return {
-        **{name: getattr(outcome, name) for name in (*names, "leaks", "cut", "tokens", "seconds", "cost")},
-        "posts_shown": len(outcome.post_ids),
-        "choices_shown": len(outcome.choices),
-        **{f"score_{n}": score for n, score in enumerate(outcome.scores or (), 1)},
-        **{f"verdict_{n}": verdict for n, verdict in enumerate(outcome.verdicts or (), 1)},
-    }
 
 
 class Format(NamedTuple):

@@ -298,15 +298,20 @@ def _group(name: str, runs: Sequence[EvaluationRun], progress: Progress) -> Grou
 def name_models(runs: Sequence[EvaluationRun]) -> tuple[Entry, ...]:
     """A model that is in several runs has the run's name in brackets, and a number where that is not enough."""
     models = [(*split_alias(model), run) for run in runs for model in run.settings.models]
-    counts = Counter(without_folders(model) for model, _, _ in models)
+    names = [without_folders(model) for model, _, _ in models]
+    in_runs = [f"{name} ({run.folder.name})" for name, (_, _, run) in zip(names, models, strict=True)]
+    shown = distinct([name if names.count(name) == 1 else long for name, long in zip(names, in_runs, strict=True)])
+    return tuple(Entry(name, *model) for name, model in zip(shown, models, strict=True))
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names in order; one that was there before has a number."""
     taken: Counter[str] = Counter()
-    entries = []
-    for model, spec, run in models:
-        name = without_folders(model)
-        name = name if counts[name] == 1 else f"{name} ({run.folder.name})"
+    numbered = []
+    for name in names:
         taken[name] += 1
-        entries.append(Entry(name if taken[name] == 1 else f"{name} {taken[name]}", model, spec, run))
-    return tuple(entries)
+        numbered.append(name if taken[name] == 1 else f"{name} {taken[name]}")
+    return numbered
 
 
 def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Progress) -> tuple[Dataset | None, str]:

@@ -19,9 +19,10 @@ from prb.evaluation.metrics import Facts, Rows, compute
 from prb.models import RECORDED
 from prb.reporting.format import without_folders
 from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
+from prb.reporting.results import significant
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Bools, cancels, is_exact
-from prb.stats.paired import LEVEL, correct, paired_p
+from prb.stats.paired import correct, paired_p
 from prb.stats.ranking import (
     STABILITY_DRAWS,
     accuracies,
@@ -40,8 +41,7 @@ STEPS = 20
 def describe(group: Group) -> dict[str, Any]:
     """What every page knows of a dataset and its models."""
     conclusion, data = group.verdict, group.about
-    leader = (*conclusion.standings, *conclusion.references)[0]
-    results = [result for entry in group.entries for c in group.conditions if (result := entry.result(c))]
+    leader, results = (*conclusion.standings, *conclusion.references)[0], group.summary.pairs
     measured = {contrast.kind for contrast in group.summary.contrasts if contrast.value is not None}
     measured |= {key for result in results for key, value in result.metrics.items() if value is not None}
     ranked = "misapplication" if data.only_restraint and "misapplication" in measured else "control"
@@ -111,8 +111,20 @@ def _seen(group: Group, entry: Entry) -> str:
 # --- leaderboard and compare ---
 def board_data(inputs: Inputs) -> Iterator[DataFile]:
     for group in inputs.groups:
+        rows: list[dict[str, Any]] = []
+        for entry in group.entries:
+            results = {c: result for c in group.conditions if (result := entry.result(c))}
+            contrasts = group.summary.contrasts_of(entry.name)
+            row: dict[str, Any] = {"accuracy": {c: to_builtins(result.accuracy) for c, result in results.items()}}
+            for metric in columns():
+                values = {c: value for c, r in results.items() if (value := r.metrics.get(metric.key)) is not None}
+                row[metric.key] = to_builtins(contrasts.get(metric.key) if metric.needs else values)
+            rows.append(row)
+        for metric in columns():
+            for condition in group.conditions if metric.tested and not metric.needs else ():
+                correct([row[metric.key][condition] for row in rows if condition in row[metric.key]])
         tests = {condition: paired_tests(group, condition) for condition in group.conditions}
-        slices = {"all": _all_rows(group), **dict(_slices(group))}
+        slices = {"all": rows, **dict(_slices(group))}
         yield f"{group.id}/board", {"slices": slices, "ranks": ranks(group, tests)}
         yield f"{group.id}/tests", tests
 
@@ -120,29 +132,6 @@ def board_data(inputs: Inputs) -> Iterator[DataFile]:
 def columns() -> list[Metric]:
     """The metrics of pairs that the leaderboard shows beside accuracy."""
     return [metric for metric in METRICS.values() if metric.task == "pairs" and metric.column]
-
-
-def _all_rows(group: Group) -> list[dict[str, Any]]:
-    """The numbers of the runs' summaries, with Holm's correction over all models of the group."""
-    rows: list[dict[str, Any]] = []
-    for entry in group.entries:
-        results = {c: result for c in group.conditions if (result := entry.run.summary.result(entry.model, c))}
-        contrasts = entry.run.summary.contrasts_of(entry.model)
-        row: dict[str, Any] = {"accuracy": {c: to_builtins(r.metrics["accuracy"]) for c, r in results.items()}}
-        for metric in columns():
-            key = metric.key
-            row[key] = to_builtins(
-                contrasts.get(key)
-                if metric.needs
-                else {c: value for c, r in results.items() if (value := r.metrics.get(key)) is not None}
-            )
-        rows.append(row)
-    tested = [metric for metric in columns() if metric.tested]
-    correct([row[metric.key] for row in rows for metric in tested if metric.needs and row[metric.key]])
-    for metric in tested:
-        for condition in group.conditions if not metric.needs else ():
-            correct([row[metric.key][condition] for row in rows if condition in row[metric.key]])
-    return rows
 
 
 def _slices(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -226,30 +215,29 @@ def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
     ranges = {}
     for condition, of_two in tests.items():
         present = {n for n, column in group.under(condition) if not np.isnan(column.credit).all()}
-        better = [(t["a"], t["b"]) if t["value"] > 0 else (t["b"], t["a"]) for t in of_two if is_significant(t)]
-        ranges[condition] = rank_ranges(len(group.entries), ranked & present, better)
+        ranges[condition] = rank_ranges(len(group.entries), ranked & present, winners(of_two))
     for metric in columns():
         if metric.difference and set(metric.needs) <= set(group.conditions):
             to, since = (dict(group.under(condition)) for condition in metric.needs)
             values = {n: to[n].credit - since[n].credit for n in to if n in since and n in ranked}
             values = {n: value for n, value in values.items() if not np.isnan(value).all()}
-            pairs: list[dict[str, Any]] = []
+            pairs, seed = list[dict[str, Any]](), group.entries[0].run.settings.seed
             for (i, x), (j, y) in combinations(values.items(), 2):
-                both, seed = ~(np.isnan(x) | np.isnan(y)), group.entries[0].run.settings.seed
+                both = ~(np.isnan(x) | np.isnan(y))
                 p, test = paired_p(x[both], y[both], group.clusters[both], seed=seed) if both.any() else (None, "none")
-                ordered = (i, j) if np.sum(x[both] - y[both]) > 0 else (j, i)
-                pairs.append({"better": ordered, "p": p, "test": test, "p_holm": None})
+                pairs.append({"a": i, "b": j, "value": float(np.sum(x[both] - y[both])), "p": p, "test": test})
             correct(pairs)
-            better = [pair["better"] for pair in pairs if is_significant(pair)]
-            ranges[metric.key] = rank_ranges(len(group.entries), values, better)
+            ranges[metric.key] = rank_ranges(len(group.entries), values, winners(pairs))
     return ranges
 
 
-def is_significant(test: Mapping[str, Any]) -> bool:
-    return test["p_holm"] is not None and test["p_holm"] < LEVEL
+def winners(tests: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Who is significantly better than whom: (winner, loser)."""
+    significantly = [test for test in tests if significant(test["p_holm"])]
+    return [(test["a"], test["b"]) if test["value"] > 0 else (test["b"], test["a"]) for test in significantly]
 
 
-def rank_ranges(models: int, ranked: Collection[int], better: Sequence[Range]) -> list[Range | None]:
+def rank_ranges(models: int, ranked: Collection[int], better: Sequence[tuple[int, int]]) -> list[Range | None]:
     """From who is significantly better than whom: a model is behind those, and ahead of the ones it beats."""
     inside = [(winner, loser) for winner, loser in better if winner in ranked and loser in ranked]
     above, below = Counter(loser for _, loser in inside), Counter(winner for winner, _ in inside)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, zip_longest
 from math import isfinite
 from typing import Any
 
@@ -54,10 +54,9 @@ def model_data(inputs: Inputs) -> Iterator[DataFile]:
         users = codes(list(group.users))
         yield f"{group.id}/people", {"names": list(dict.fromkeys(group.users)), "pairs": np.bincount(users).tolist()}
         for n, entry in enumerate(group.entries):
-            conditions = {
-                c: _condition(group, entry, c, column, users) for c, column in group.columns_of(entry).items()
-            }
-            contrasts = to_builtins(list(entry.run.summary.contrasts_of(entry.model).values()))
+            columns = group.columns_of(entry)
+            conditions = {c: _condition(group, entry, c, column, users) for c, column in columns.items()}
+            contrasts = to_builtins(list(group.summary.contrasts_of(entry.name).values()))
             yield f"{group.id}/model-{n}", {"conditions": conditions, "contrasts": contrasts}
 
 
@@ -70,9 +69,14 @@ def _condition(group: Group, entry: Entry, condition: str, column: Column, users
     for n, detail in enumerate(column.details):
         if detail.failure is not None:
             failures.setdefault(detail.failure.partition(": ")[0], []).append(n)
+    by_history = None
+    if group.history is not None:
+        labels, order = bins(group.history)
+        estimates = by_label(column.credit, group.clusters, labels)
+        by_history = [{"label": label, **estimates[label].as_dict()} for label in order]
     return {
         **{key: value for key, value in result.as_json().items() if key not in ("model", "condition")},
-        "by_history": None if group.history is None else _binned(group, column, group.history),
+        "by_history": by_history,
         "people": [round(accuracy_of[n], 4) if n in accuracy_of else None for n in range(int(users.max()) + 1)],
         "margins": histogram(column.margin),
         "by_margin": by_margin(column.margin, column.credit, group.clusters),
@@ -82,13 +86,6 @@ def _condition(group: Group, entry: Entry, condition: str, column: Column, users
             for reason, rows in sorted(failures.items(), key=lambda item: -len(item[1]))
         ],
     }
-
-
-def _binned(group: Group, column: Column, values: Sequence[int]) -> list[dict[str, Any]]:
-    """Accuracy by a number of each row."""
-    labels, order = bins(values)
-    estimates = by_label(column.credit, group.clusters, labels)
-    return [{"label": label, **estimates[label].as_dict()} for label in order]
 
 
 def bins(values: Sequence[int], most: int = BINS) -> tuple[list[str], list[str]]:
@@ -171,19 +168,19 @@ def pairs_data(inputs: Inputs) -> Iterator[DataFile]:
 def _index(group: Group, heads: list[str] | None) -> dict[str, Any]:
     users = {user: n for n, user in enumerate(dict.fromkeys(group.users))}
     index = group.dataset and group.dataset.index
-    names, numbers = {}, {}
-    for field, labels in (("category", index.categories if index else ()), ("tier", index.tiers if index else ())):
-        names[field] = sorted({label for label in labels if label})
-        place = {name: n for n, name in enumerate(names[field])}
-        numbers[field] = [place.get(label or "", -1) for label in labels]
+    labeled: dict[str, list[Any]] = {}
+    for field, of_rows, labels in (
+        ("categories", "category", index.categories if index else ()),
+        ("tiers", "tier", index.tiers if index else ()),
+    ):
+        labeled[field] = sorted({label for label in labels if label})
+        place = {name: n for n, name in enumerate(labeled[field])}
+        labeled[of_rows] = [place.get(label or "", -1) for label in labels]
     texts = heads is not None
     return {
         "ids": group.pairs,
         "users": [users[user] for user in group.users],
-        "categories": names["category"],
-        "category": numbers["category"],
-        "tiers": names["tier"],
-        "tier": numbers["tier"],
+        **labeled,
         "twin": index.twins.tolist() if index else [],
         "heads": heads,
         "chunk": CHUNK,
@@ -208,27 +205,25 @@ class Chunk:
         self._posts: dict[Post, int] = {}
 
     def build(self, rows: Sequence[int], items: Sequence[Pair]) -> dict[str, Any]:
-        pairs = [self._pair(row, items[row - rows[0]] if items else None) for row in rows]
+        pairs: list[dict[str, Any]] = []
+        for row, item in zip_longest(rows, items):
+            pairs.append({"said": {c: self._outcomes(row, c, item) for c in self._group.conditions}})
+            if item is None:
+                continue
+            others = [(n < item.n_best, text) for n, text in enumerate(item.answers) if n not in (0, item.n_best)]
+            parts: dict[str, Sequence[Any]] = {"context": item.context, "choices": item.choices, "others": others}
+            pairs[-1] |= {
+                "question": item.question,
+                "chosen": item.chosen,
+                "rejected": item.rejected,
+                "rubric": [(aspect.label, aspect.evidence, aspect.reason) for aspect in item.rubric],
+                "narrative": item.narrative,
+                "profile": [self._number(post) for post in item.profile],
+                "topic": item.topic,
+                "groups": dict(item.groups),
+                **{name: [tuple(part) for part in some] for name, some in parts.items() if some},
+            }
         return {"posts": [tuple(post) for post in self._posts], "pairs": pairs}
-
-    def _pair(self, row: int, item: Pair | None) -> dict[str, Any]:
-        outcomes = {condition: self._outcomes(row, condition, item) for condition in self._group.conditions}
-        if item is None:
-            return {"said": outcomes}
-        others = [(n < item.n_best, text) for n, text in enumerate(item.answers) if n not in (0, item.n_best)]
-        parts: dict[str, Sequence[Any]] = {"context": item.context, "choices": item.choices, "others": others}
-        return {
-            "said": outcomes,
-            "question": item.question,
-            "chosen": item.chosen,
-            "rejected": item.rejected,
-            "rubric": [(aspect.label, aspect.evidence, aspect.reason) for aspect in item.rubric],
-            "narrative": item.narrative,
-            "profile": [self._number(post) for post in item.profile],
-            "topic": item.topic,
-            "groups": dict(item.groups),
-            **{name: [tuple(part) for part in some] for name, some in parts.items() if some},
-        }
 
     def _number(self, post: Post) -> int:
         return self._posts.setdefault(post, len(self._posts))
@@ -271,14 +266,7 @@ EVIDENCE = {
 
 
 def evidence_data(page: str, inputs: Inputs) -> Iterator[DataFile]:
-    """By kind of result; nothing if there is none."""
-    data = {kind: _results(inputs, kind) for kind in EVIDENCE[page]}
-    if any(data.values()):
-        yield page, data
-
-
-def _results(inputs: Inputs, kind: str) -> list[dict[str, Any]]:
-    """Every result of a kind as its page needs it, without places on this machine."""
+    """By kind of result, without places on this machine; nothing if there is none."""
 
     def public(value: Any) -> Any:
         if isinstance(value, str):
@@ -287,11 +275,13 @@ def _results(inputs: Inputs, kind: str) -> list[dict[str, Any]]:
             return {key: public(item) for key, item in value.items()}
         return [public(item) for item in value] if isinstance(value, (list, tuple)) else value
 
-    results = []
-    for run in inputs.others.get(kind, ()):
-        with explain_damage(run.folder):
-            results.append({"name": run.folder.name, **public(page_of(run))})
-    return results
+    data: dict[str, list[dict[str, Any]]] = {kind: [] for kind in EVIDENCE[page]}
+    for kind, results in data.items():
+        for run in inputs.others.get(kind, ()):
+            with explain_damage(run.folder):
+                results.append({"name": run.folder.name, **public(page_of(run))})
+    if any(data.values()):
+        yield page, data
 
 
 def page_of(run: Run) -> dict[str, Any]:

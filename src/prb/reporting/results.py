@@ -110,6 +110,11 @@ def decoded(kind: type[T]) -> cached_property[T]:
     return cached_property(lambda run: convert(run.summary, kind))
 
 
+def significant(p: float | None) -> bool:
+    """Of a p after Holm's correction; `None` where nothing could be tested."""
+    return p is not None and p < LEVEL
+
+
 def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
     try:
         from pandas import DataFrame, json_normalize
@@ -374,7 +379,20 @@ class Audit(Run):
             )
         title = f"{data.label}: {size}"
         tables.append(Table(title, ("scorer", "accuracy", "failed"), rows, tuple(notes)))
-        tables.append(Table("What to look at", ("finding", "result"), tuple(_findings(result))))
+        length, sees = result.length, "no: a history may decide every row"
+        assert length is not None  # an audit of pairs measures it
+        if data.restraint_rows:
+            sees = f"yes: a history must not decide {data.restraint_rows} of {data.rows} rows"
+        longer = f"{interval(length.chosen_longer)} %; median ratio {number(length.median_ratio, 2)}"
+        findings = [
+            ("chosen is the longer answer", longer),
+            ("answers within 10 % of each other's length", f"{percent(length.within_a_tenth, 0)} %"),
+            ("can see restraint (over-personalization)", sees),
+        ]
+        if result.topics:
+            closer = interval(result.topics.difference, scale=1, digits=3, sign=True)
+            findings.append(("cosine of question and own posts, minus a donor's", closer))
+        tables.append(Table("What to look at", ("finding", "result"), tuple(findings)))
         if giveaways.words:
             words = tuple((w.word, str(w.chosen), str(w.rejected), p_value(w.p)) for w in giveaways.words)
             title = f"Giveaway words: {giveaways.more_than_chance} of {giveaways.looked_at} tested"
@@ -406,20 +424,6 @@ def _vote_table(votes: Sequence[VoteShares]) -> Table:
     return Table("Whose votes they are", columns, tuple(rows), tuple(notes))
 
 
-def _findings(result: AuditSummary) -> Iterator[tuple[str, str]]:
-    length = result.length
-    assert length is not None  # an audit of pairs measures it
-    longer = f"{interval(length.chosen_longer)} %; median ratio {number(length.median_ratio, 2)}"
-    yield "chosen is the longer answer", longer
-    yield "answers within 10 % of each other's length", f"{percent(length.within_a_tenth, 0)} %"
-    restraint = result.dataset.restraint_rows
-    sees = f"yes: a history must not decide {restraint} of {result.dataset.rows} rows"
-    yield "can see restraint (over-personalization)", sees if restraint else "no: a history may decide every row"
-    if topics := result.topics:
-        closer = interval(topics.difference, scale=1, digits=3, sign=True)
-        yield "cosine of question and own posts, minus a donor's", closer
-
-
 # --- bon ---
 class BestOfN(Run):
     """The result of `prb bon`."""
@@ -436,7 +440,7 @@ class BestOfN(Run):
         """Does picking by a reward model gain over a random pick? By sign flips over clusters, after Holm."""
         bon = self.typed
         ends = {result.model: result.headroom[-1] for result in bon.results}
-        shown = [row for row in bon.over_chance if row.p_holm is not None and row.p_holm < LEVEL]
+        shown = [row for row in bon.over_chance if significant(row.p_holm)]
         gaining = [row.model_a for row in shown if (row.value or 0) > 0]
         losing = [row.model_a for row in shown if (row.value or 0) < 0]
         if not gaining:
@@ -507,10 +511,9 @@ class Ppo(Run):
     @cached_property
     def clusters(self) -> int:
         """Of the held-out prompts; at most their number, if their answers are not in the folder."""
-        answers = self.folder / ANSWERS
-        return (
-            len({line["cluster"] for line in read_lines(answers)}) if answers.exists() else self.typed.held_out.prompts
-        )
+        if not (answers := self.folder / ANSWERS).exists():
+            return self.typed.held_out.prompts
+        return len({line["cluster"] for line in read_lines(answers)})
 
     @cached_property
     def curves(self) -> list[dict[str, float]]:
@@ -621,7 +624,7 @@ def set_sentences(part: ModelSet, units: str = "models") -> Iterator[str]:
     corrected = f" corrected for {len(cells)} tests" if len(cells) > 1 else ""
     for cell in cells:
         how = "predicts", "better than chance"
-        if cell.p_holm >= LEVEL:
+        if not significant(cell.p_holm):
             how = "does not predict", "significantly better than chance"
         elif key != "regret" and (cell.value or 0) < 0:
             how = "predicts", "worse than chance: it reverses their order"
@@ -638,7 +641,7 @@ def set_sentences(part: ModelSet, units: str = "models") -> Iterator[str]:
     for row in (row for row in part.comparisons if row.measure == key):
         first_better = (row.difference > 0) != (key == "regret")  # a lower regret is better
         better, worse = (row.first, row.second) if first_better else (row.second, row.first)
-        how = ("does not predict", "significantly better") if row.p_holm >= LEVEL else ("predicts", "better")
+        how = ("predicts", "better") if significant(row.p_holm) else ("does not predict", "significantly better")
         evidence = f"{measure} differs by {number(abs(row.difference), 2)}, {p_equals(row.p_holm)}"
         yield f"{size}, {better} {how[0]} {row.downstream} {how[1]} than {worse} ({evidence})."
     power = part.power

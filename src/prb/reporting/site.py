@@ -24,7 +24,7 @@ from prb.progress import SILENT, Progress
 from prb.reporting.evaluation_results import evaluation_table, numbers_table
 from prb.reporting.figures import contrasts, load_matplotlib
 from prb.reporting.format import as_csv, markdown, without_folders
-from prb.reporting.gather import DataFile, Inputs, gather, inside, is_under_way, read_partial
+from prb.reporting.gather import DataFile, Inputs, distinct, gather, inside, is_under_way, read_partial
 from prb.reporting.leaderboard import board_data, cost_data, describe, stability_data
 from prb.reporting.pages import evidence_data, model_data, pairs_data, users_data
 from prb.runs import draft
@@ -104,25 +104,25 @@ ENTRIES |= {f"{page.name}.html" for page in PAGES}
 """All that a report consists of."""
 
 
-def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
-    """Write the site; the path of its `index.html`."""
-    if not settings.runs:
+def report(config: ReportConfig, *, progress: Progress = SILENT) -> Path:
+    """Write a static site from finished runs and return the path of its first page."""
+    if not config.runs:
         raise BadInput("name at least one run folder")
-    first = settings.runs[0]
-    out = settings.out or inside(first if first.is_dir() else first.parent, "report")
-    under_way = [run for run in settings.runs if is_under_way(run)]
+    first = config.runs[0]
+    out = config.out or inside(first if first.is_dir() else first.parent, "report")
+    under_way = [run for run in config.runs if is_under_way(run)]
     check_target(out)
-    if settings.figures:
+    if config.figures:
         load_matplotlib()
     parts = [read_partial(run) for run in under_way]
     inputs = gather(
-        [run for run in settings.runs if run not in under_way],
+        [run for run in config.runs if run not in under_way],
         runs=[run for run, _ in parts if run is not None],
         notices=[table for _, table in parts],
-        texts=settings.texts,
+        texts=config.texts,
         progress=progress,
     )
-    return write_site(inputs, out, figures=settings.figures, progress=progress)
+    return write_site(inputs, out, figures=config.figures, progress=progress)
 
 
 def check_target(out: Path) -> None:
@@ -140,13 +140,7 @@ def check_target(out: Path) -> None:
         raise BadInput(f"{out} also holds {shown}, which a new report would delete; choose another --out")
 
 
-def write_site(
-    inputs: Inputs,
-    out: Path,
-    *,
-    figures: bool = False,
-    progress: Progress = SILENT,
-) -> Path:
+def write_site(inputs: Inputs, out: Path, *, figures: bool = False, progress: Progress = SILENT) -> Path:
     """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`."""
     target = out.resolve()
     try:
@@ -154,9 +148,12 @@ def write_site(
         check_target(out)
         with draft(target) as folder:
             write_pages(folder, inputs, progress)
-            if figures:
+            if figures:  # gain and control of every dataset; other verbs leave their figures in their own folders
                 progress.begin("figures")
-                write_figures(inputs, folder / "figures")
+                (folder / "figures").mkdir()
+                for group in inputs.groups:
+                    if any(contrast.value is not None for contrast in group.summary.contrasts):
+                        contrasts(group.summary, folder / "figures" / f"gain-control-{group.id}.svg")
     except OSError as error:
         raise BadInput(f"{out} cannot be written: {error.strerror or error}") from None
     return out / "index.html"
@@ -188,8 +185,13 @@ def write_pages(folder: Path, inputs: Inputs, progress: Progress) -> None:
                 empty = False
             if not (is_evidence and empty):
                 shown.append(page)
+    runs = inputs.evaluations
+    names = distinct([run.folder.name for run in runs])
+    summaries = {name: public(run.summary) for name, run in zip(names, runs, strict=True)}
+    more = f" + {len(names) - 3} more" if len(names) > 3 else ""
+    title = " + ".join(names[:3]) + more or "Personalized RewardBench"
     datasets = [describe(group) for group in inputs.groups]
-    _write_data(folder, "site", {"title": title(inputs), "version": __version__, "datasets": datasets})
+    _write_data(folder, "site", {"title": title, "version": __version__, "datasets": datasets})
     loader = PackageLoader("prb.reporting", "site/templates")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -199,7 +201,7 @@ def write_pages(folder: Path, inputs: Inputs, progress: Progress) -> None:
         text = template.render(
             page=page,
             groups={group: [p for p in shown if p.group == group] for group in dict.fromkeys(p.group for p in shown)},
-            title=title(inputs),
+            title=title,
             version=__version__,
             scripts=[f"assets/{name}.js" for name in (*page.helpers, page.name)],
             notices=inputs.notices,
@@ -207,10 +209,9 @@ def write_pages(folder: Path, inputs: Inputs, progress: Progress) -> None:
             ratings=[evaluation_table(public(run.summary)) for run in inputs.ratings],
         )
         (folder / f"{page.name}.html").write_text(text, "utf-8")
-    summaries = {run.folder.name: public(run.summary) for run in inputs.evaluations}
     (folder / "table.md").write_text("\n".join(markdown(evaluation_table(s)) for s in summaries.values()), "utf-8")
     (folder / "table.csv").write_text(as_csv(numbers_table(summaries)), "utf-8")
-    about = {"title": orjson.dumps(title(inputs)).decode(), "version": __version__}  # JSON is YAML, whatever the name
+    about = {"title": orjson.dumps(title).decode(), "version": __version__}  # JSON is YAML, whatever the name
     (folder / README).write_text(README_TEXT.format(**about), "utf-8")
     (folder / NO_JEKYLL).write_bytes(b"")
 
@@ -235,17 +236,3 @@ def public(summary: Summary) -> Summary:
     contrasts = [replace(contrast, model=without_folders(contrast.model)) for contrast in summary.contrasts]
     dataset = replace(summary.dataset, name=short_name(summary.dataset.name))
     return replace(summary, dataset=dataset, results=results, contrasts=contrasts)
-
-
-def title(inputs: Inputs) -> str:
-    names = [run.folder.name for run in inputs.evaluations]
-    more = f" + {len(names) - 3} more" if len(names) > 3 else ""
-    return " + ".join(names[:3]) + more or "Personalized RewardBench"
-
-
-def write_figures(inputs: Inputs, folder: Path) -> None:
-    """Gain and control of every dataset; other verbs leave their figures in their own folders."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for group in inputs.groups:
-        if any(contrast.value is not None for contrast in group.summary.contrasts):
-            contrasts(group.summary, folder / f"gain-control-{group.id}.svg")

@@ -78,15 +78,19 @@ class Leaderboard:
     """Reasons by name of the submission."""
 
 
-def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> Leaderboard:
-    place = settings.submissions
+def leaderboard(config: LeaderboardConfig, *, progress: Progress = SILENT) -> Leaderboard:
+    """Check many run folders and write one site from those that pass.
+
+    Raises `NotAccepted`, with the result attached, if all are refused, or any with `strict`.
+    """
+    place = config.submissions
     if not place.is_dir():
         raise BadInput(f"{place} is not a folder of submissions")
     folders = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not folders:
         raise BadInput(f"{place} holds no submissions: each is a run folder of its own")
-    check_target(settings.out)
-    required = required_settings(settings.config)
+    check_target(config.out)
+    required = required_settings(config.config)
     progress.begin(f"checking {required.dataset}")
     dataset = load_rows(required)
     accepted: list[EvaluationRun] = []
@@ -95,7 +99,7 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
         name = visible(os.fsencode(folder.name).decode(errors="replace"))
         progress.begin(f"checking {name}")
         try:
-            accepted.append(check_submission(folder, required, dataset, settings.max_failed))
+            accepted.append(check_submission(folder, required, dataset, config.max_failed))
         except PrbError as error:
             refused[name] = " ".join(str(error).replace(f"{folder}", name).split())
         except Exception as error:  # whatever else a stranger's files raise refuses them alone
@@ -103,16 +107,10 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
     appendix = [Table("Refused submissions", ("submission", "reason"), tuple(refused.items()))] if refused else []
     index = None
     if accepted:
-        inputs = gather(
-            (),
-            runs=accepted,
-            appendix=appendix,
-            texts=settings.texts,
-            progress=progress,
-        )
-        index = write_site(inputs, settings.out, progress=progress)
+        inputs = gather((), runs=accepted, appendix=appendix, texts=config.texts, progress=progress)
+        index = write_site(inputs, config.out, progress=progress)
     result = Leaderboard(index, tuple(run.folder.name for run in accepted), refused)
-    if refused and (not accepted or settings.strict):
+    if refused and (not accepted or config.strict):
         failed = NotAccepted(f"{len(refused)} of {len(folders)} submissions were refused")
         failed.result = result
         raise failed

@@ -253,9 +253,6 @@ def preference_vote(row: Judgment, when: str = "after") -> dict[str, int]:
 def agreement_by_question(
     kept: Sequence[Judgment], unrevised: Sequence[Judgment], draws: int
 ) -> dict[str, QuestionAgreement]:
-    def of_difference(row: Judgment) -> dict[str, int]:
-        return {row.item: DIFFERENCES.index(row.difference)} if row.difference else {}
-
     def of_rating(row: Judgment, criterion: str) -> dict[str, int]:
         return {f"{row.item} {answer}": ratings[criterion] - 1 for answer, ratings in row.ratings.items()}
 
@@ -263,7 +260,7 @@ def agreement_by_question(
     for name, rows, votes in (
         ("before", unrevised, partial(preference_vote, when="before")),
         ("after", kept, preference_vote),
-        ("difference", kept, of_difference),
+        ("difference", kept, lambda row: {row.item: DIFFERENCES.index(row.difference)} if row.difference else {}),
     ):
         matrix, groups, _ = votes_matrix(rows, votes)
         alpha, fleiss, ac1 = (
