@@ -49,6 +49,19 @@ def test_a_hub_model_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest.
     assert fingerprint("me/other", "v1") == "me/other@v1"
 
 
+def test_a_hub_that_is_out_of_reach_is_asked_once(monkeypatch):
+    asked = []
+
+    def model_info(_, repository, **__):
+        asked.append(repository)
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
+    with pytest.raises(BadInput, match="cannot load 'me/mine': .* the hub cannot be reached"):
+        load("me/mine", "causal")
+    assert asked == ["me/mine"]
+
+
 def test_settings_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     for option in ("dtype=int8", "tokens=0", "max_length=0"):
         with pytest.raises(BadSpec, match=option.partition("=")[0]):

@@ -128,11 +128,14 @@ def load(
         settings["attn_implementation"] = options.attn_implementation
     if options.device_map:
         settings["device_map"] = options.device_map
+    shared["local_files_only"] = not Path(where).exists() and hub_is_out_of_reach(where, options.revision)
     try:
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(where, **shared)
         model, info = auto[kind].from_pretrained(where, output_loading_info=True, **shared, **settings)
     except Exception as error:  # damaged or unusual files raise whatever their reader meets first
         why = first_line(error)
+        if shared["local_files_only"]:
+            why = "it is neither a folder nor in the local cache, and the hub cannot be reached"
         if options.trust_remote_code and isinstance(error, (ImportError, AttributeError)):
             why = (
                 f"its own code does not run with transformers {transformers.__version__} ({why}); install what it was "
@@ -197,6 +200,20 @@ def agree_on_padding(model: Any, tokenizer: Any) -> bool:
 def shortest_limit(*limits: int | None) -> int:
     """The longest input that all of these allow; tokenizers without a limit state an absurd one."""
     return min([int(n) for n in limits if n and 0 < n < 10**9], default=UNSTATED_LENGTH)
+
+
+def hub_is_out_of_reach(repository: str, revision: str | None) -> bool:
+    """Asked once: transformers would ask for every file of a cached model, a minute each, and say so on every try."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        HfApi().model_info(repository, revision=revision, timeout=10)
+    except (HfHubHTTPError, HFValidationError):  # it answered, or need not; what is wrong is said on loading
+        return False
+    except Exception:
+        return True
+    return False
 
 
 def fingerprint(where: str, revision: str | None = None) -> str:
