@@ -15,10 +15,10 @@ from msgspec import structs
 from scipy.stats import spearmanr
 from sklearn.metrics import cohen_kappa_score
 
-from prb.building.stages import to_record
+from prb.building.stages import read_records
 from prb.data.load import load
 from prb.data.publish import convert
-from prb.data.schema import normalize, read_items, to_pair
+from prb.data.schema import read_items, to_pair
 from prb.data.source import open_source
 from prb.errors import BadData, BadInput, TooManyFailures
 from prb.evaluation.conditions import true_plan
@@ -274,7 +274,7 @@ def test_a_row_says_how_its_aspects_count_and_grading_honors_it(write_jsonl: Wri
     assert result.summary["score"]["value"] == pytest.approx(3 / 4)
     assert convert(open_source(str(path)), tmp_path / "rows.parquet") == 2
     assert next(iter(open_source(str(tmp_path / "rows.parquet")).rows())).data["rubric_aspects"] == aspects
-    record = to_record(normalize({"id": 1, "question": "q?", "posts": ["p"], "rubric_aspects": aspects}, "records"))
+    (record, _) = read_records(str(path))
     assert [{k: v for k, v in aspect.as_row().items() if v} for aspect in record.rubric] == [
         aspects[0],
         {"aspect": "jargon", "polarity": "negative"},
