@@ -25,10 +25,10 @@ from prb.evaluation.conditions import true_plan
 from prb.grading import Answered, GradeConfig, Grades, answered, grading_calls
 from prb.grading.llm import LLMGrader
 from prb.grading.run import (
-    GradableRows,
     GradedPair,
     GradedTwice,
     GradeKey,
+    GradingJob,
     agreement,
     check_failures,
     discrimination,
@@ -192,17 +192,17 @@ ASPECTS = [{"aspect": "brevity"}, {"aspect": "warmth"}]
 
 
 @pytest.fixture
-def rows(write_jsonl: Write) -> GradableRows:
-    bare = make_row(2, rubric_aspects=[])
-    return GradableRows(load(str(write_jsonl([make_row(1, rubric_aspects=ASPECTS), bare, *make_twins(3)]))))
+def job(write_jsonl: Write) -> GradingJob:
+    rows = [make_row(1, rubric_aspects=ASPECTS), make_row(2, rubric_aspects=[]), *make_twins(3)]
+    return GradingJob(GradeConfig(validate=True), load(str(write_jsonl(rows))))
 
 
-def test_grades_of_a_file_are_of_an_answer_to_a_row(rows: GradableRows) -> None:
+def test_grades_of_a_file_are_of_an_answer_to_a_row(job: GradingJob) -> None:
     human = {"pair": "r1", "answer": "So.", "grades": [0, 2], "rater": "kim"}
-    assert rows.human_grades(human) == (GradeKey("r1", "So."), Grades(aspects=(0.0, 2.0)))
+    assert job.human_grades(human) == (GradeKey("r1", "So."), Grades(aspects=(0.0, 2.0)))
 
 
-def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> None:
+def test_every_wrong_line_is_named(job: GradingJob, write_jsonl: Write) -> None:
     lines: list[Any] = [
         {"pair": "r1", "answer": "So."},
         {"pair": "r9", "answer": "So."},
@@ -212,12 +212,12 @@ def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> No
     ]
     path = write_jsonl(lines, "a.jsonl")
     with pytest.raises(BadInput) as caught:
-        read_items(path, rows.key)
+        read_items(path, job.key)
     assert str(caught.value).splitlines() == [
         f"{path} has lines that cannot be used",
-        f"  a.jsonl:2: `pair` must be the id of a row of {rows.name}, not 'r9'",
+        f"  a.jsonl:2: `pair` must be the id of a row of {job.name}, not 'r9'",
         "  a.jsonl:3: `answer` is missing or not a string (and 1 more: a.jsonl:4)",
-        f"  a.jsonl:5: `pair` must be the id of a row of {rows.name}, not None",
+        f"  a.jsonl:5: `pair` must be the id of a row of {job.name}, not None",
     ]
 
 
@@ -233,15 +233,14 @@ def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> No
         ({"pair": "r9", "grades": [1, 1]}, "must be the id of a row"),
     ],
 )
-def test_human_grades_must_fit_the_rubric(line: Any, says: str, rows: GradableRows) -> None:
+def test_human_grades_must_fit_the_rubric(line: Any, says: str, job: GradingJob) -> None:
     with pytest.raises(ValueError, match=says):
-        rows.human_grades({"pair": "r1", "answer": "So.", **line})
+        job.human_grades({"pair": "r1", "answer": "So.", **line})
 
 
 def test_a_dataset_without_any_rubric_is_refused(write_jsonl: Write) -> None:
-    data = load(str(write_jsonl([make_row(1, rubric_aspects=[])])))
     with pytest.raises(BadInput, match="has a rubric"):
-        GradableRows(data)
+        grade(dataset=str(write_jsonl([make_row(1, rubric_aspects=[])])), validate=True)
 
 
 # --- aspects may have a weight, a polarity, and be required ---
