@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prb.data.load import load
-from prb.data.schema import normalize, row_problems, to_pair, to_rating
+from prb.data.schema import BUILD, normalize, row_problems, to_pair
 from prb.data.source import MemorySource
 from prb.types import Aspect, Post, Rating, Turn
 from tests.data.broken import sound
@@ -117,7 +117,7 @@ def test_a_row_in_our_form_is_left_as_it_is_and_unknown_fields_are_allowed_every
 def test_a_rating_has_a_user_an_answer_and_a_number_from_zero_to_one(rating: float) -> None:
     row = {**RATING, "rating": rating, "rubric_aspects": [{"aspect": "warmth"}]}
     assert row_problems(row, "ratings") == []
-    item = to_rating(row)
+    item = BUILD["ratings"](row)
     assert isinstance(item, Rating)
     assert (item.id, item.user, item.rating, type(item.rating)) == ("4", "7", rating, float)
     assert item.rubric == (Aspect("warmth"),)
