@@ -31,7 +31,7 @@ def test_a_misspelled_category_is_a_warning() -> None:
 @pytest.mark.parametrize(
     "category", ["Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture", "Cooking", ""]
 )
-def test_the_three_categories_and_those_of_ones_own_are_fine(category: str) -> None:
+def test_the_three_categories_and_those_of_ones_own_are_fine(category) -> None:
     assert warnings(sound(1, category=category)) == []
 
 
@@ -54,7 +54,7 @@ HIDDEN = [
     ],
     ids=["post", "chosen", "rejected"],
 )
-def test_hidden_wording_in_plain_sight_is_a_warning(hidden: Row, shown: Row, where: str) -> None:
+def test_hidden_wording_in_plain_sight_is_a_warning(hidden, shown, where) -> None:
     [problem] = warnings(sound(1), sound(2, **hidden, **shown))
     assert problem.line == 2
     assert problem.what == f"{where} shares 8 words in a row with the rubric or narrative: {EIGHT!r}"
@@ -85,7 +85,7 @@ def test_ratings_are_checked_as_ratings() -> None:
     assert [(problem.level, problem.line) for problem in found] == [("error", 2), ("warning", 1)]
 
 
-def test_a_real_set_of_pairs_has_no_errors(shared_data: Path) -> None:
+def test_a_real_set_of_pairs_has_no_errors(shared_data) -> None:
     found = check(open_source(str(shared_data / "prefeval" / "pairs.jsonl")))
     assert [problem for problem in found if problem.level == "error"] == []
     assert not any("category" in problem.what for problem in found)
@@ -122,7 +122,7 @@ def small(write_jsonl: Write) -> Path:
     return write_jsonl([alone, *twins, again])
 
 
-def test_rows_users_and_clusters_are_counted_over_all_splits(small: Path) -> None:
+def test_rows_users_and_clusters_are_counted_over_all_splits(small) -> None:
     figures = describe(str(small))
     assert (figures["rows"], figures["users"], figures["clusters"], figures["questions"]) == (4, 3, 2, 3)
     assert (figures["mirror_rows"], figures["drift_rows"]) == (2, 1)
@@ -133,7 +133,7 @@ def test_rows_users_and_clusters_are_counted_over_all_splits(small: Path) -> Non
     assert orjson.loads(orjson.dumps(figures)) == figures
 
 
-def test_ranges_are_over_users_for_posts_and_over_rows_for_texts(small: Path) -> None:
+def test_ranges_are_over_users_for_posts_and_over_rows_for_texts(small) -> None:
     figures = describe(str(small))
     assert figures["posts_per_user"] == {"min": 2, "median": 2, "max": 30}
     assert figures["words"]["post"]["median"] == 3
@@ -141,7 +141,7 @@ def test_ranges_are_over_users_for_posts_and_over_rows_for_texts(small: Path) ->
     assert figures["chosen_longer"] == 0.5
 
 
-def test_a_set_without_splits_is_counted_whole_and_a_broken_one_not_at_all(write_jsonl: Write) -> None:
+def test_a_set_without_splits_is_counted_whole_and_a_broken_one_not_at_all(write_jsonl) -> None:
     figures = describe(str(write_jsonl([make_row(1), make_row(2)])))
     assert (figures["rows"], figures["splits"], figures["tiers"]) == (2, {}, {})
     with pytest.raises(BadData, match=r"set.jsonl:2: `question` is missing"):

@@ -92,7 +92,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_one_clear_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_file_is_one_clear_line(name, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(source, "BOMB_BYTES", 1 << 20)
     monkeypatch.setattr(source, "MAX_LINE", 4 << 20)
     file, write, says = HOSTILE[name]

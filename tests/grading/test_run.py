@@ -40,7 +40,7 @@ from prb.grading.run import (
 )
 from prb.llm import ScriptedLLM
 from prb.runs import read_lines
-from prb.types import Aspect, Failure, FailureKind
+from prb.types import Aspect, Failure
 from prb.work import CalledModel
 from tests.conftest import make_row, make_twins
 
@@ -85,9 +85,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return list(read_lines(folder / "grades.jsonl"))
 
 
-def test_each_distinct_answer_is_graded_once_and_every_given_one_counts(
-    data: str, answers: Path, tmp_path: Path
-) -> None:
+def test_each_distinct_answer_is_graded_once_and_every_given_one_counts(data, answers, tmp_path) -> None:
     grader = Recording()
     config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
     summary = grade(config, grader=grader).summary
@@ -109,7 +107,7 @@ def test_each_distinct_answer_is_graded_once_and_every_given_one_counts(
     [(True, "auto", True), (True, "off", False), (False, "auto", False), (False, "on", True)],
 )
 def test_the_users_words_are_masked_for_graders_elsewhere(
-    remote: bool, mask_pii: Any, masked: bool, write_jsonl: Write, answers: Path, tmp_path: Path
+    remote, mask_pii, masked, write_jsonl, answers, tmp_path
 ) -> None:
     mail = "me@example.org"
     aspects = [{"aspect": "brevity", "evidence": f"write to {mail}", "reason": mail}]
@@ -125,7 +123,7 @@ def test_the_users_words_are_masked_for_graders_elsewhere(
         assert [mail in text for text in texts] == [not masked] * 4
 
 
-def test_a_row_without_rubric_fails_and_the_others_are_graded(write_jsonl: Write, tmp_path: Path) -> None:
+def test_a_row_without_rubric_fails_and_the_others_are_graded(write_jsonl, tmp_path) -> None:
     data = str(write_jsonl([make_row(1), make_row(2, rubric_aspects=[])]))
     answers = write_jsonl([{"pair": p, "answer": "[2]"} for p in ("r1", "r2")], "answers.jsonl")
     config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
@@ -134,15 +132,13 @@ def test_a_row_without_rubric_fails_and_the_others_are_graded(write_jsonl: Write
 
 
 @pytest.mark.parametrize("aspects", [(), (1.0, 1.0), (3.0,), (float("nan"),)])
-def test_a_grader_that_returns_nonsense_has_failed(
-    aspects: tuple[float, ...], data: str, answers: Path, tmp_path: Path
-) -> None:
+def test_a_grader_that_returns_nonsense_has_failed(aspects, data, answers, tmp_path) -> None:
     config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
     summary = grade(config, grader=Recording(lambda _: Grades(aspects=aspects))).summary
     assert (summary["score"]["value"], summary["failures"]) == (None, {"no grades": 6})
 
 
-def test_validation_grades_both_answers_of_every_row(data: str, tmp_path: Path) -> None:
+def test_validation_grades_both_answers_of_every_row(data, tmp_path) -> None:
     def knows(answered: Answered) -> Grades | Failure:
         if "number 5" in answered.question:
             return Failure("busy")
@@ -157,7 +153,7 @@ def test_validation_grades_both_answers_of_every_row(data: str, tmp_path: Path) 
     assert len(lines(tmp_path / "run")) == 10
 
 
-def test_human_grades_are_compared_with_the_graders_own(data: str, tmp_path: Path, write_jsonl: Write) -> None:
+def test_human_grades_are_compared_with_the_graders_own(data, tmp_path, write_jsonl) -> None:
     rows = [make_row(n) for n in (1, 2, 5)]
     human = [{"pair": row["id"], "answer": row["chosen"], "grades": [2]} for row in rows]
     human += [{"pair": "r1", "answer": "Never seen before.", "grades": [0]}]
@@ -182,7 +178,7 @@ def test_human_grades_are_compared_with_the_graders_own(data: str, tmp_path: Pat
         ({"validate": True, "grad": "x"}, "there is no setting 'grad'"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], says: str) -> None:
+def test_settings_that_do_not_go_together_are_refused(changes, says) -> None:
     with pytest.raises(BadInput, match=says):
         grade(grader=Recording(), **changes)
 
@@ -197,12 +193,12 @@ def job(write_jsonl: Write) -> GradingJob:
     return GradingJob(GradeConfig(validate=True), load(str(write_jsonl(rows))))
 
 
-def test_grades_of_a_file_are_of_an_answer_to_a_row(job: GradingJob) -> None:
+def test_grades_of_a_file_are_of_an_answer_to_a_row(job) -> None:
     human = {"pair": "r1", "answer": "So.", "grades": [0, 2], "rater": "kim"}
     assert job.human_grades(human) == (GradeKey("r1", "So."), Grades(aspects=(0.0, 2.0)))
 
 
-def test_every_wrong_line_is_named(job: GradingJob, write_jsonl: Write) -> None:
+def test_every_wrong_line_is_named(job, write_jsonl) -> None:
     lines: list[Any] = [
         {"pair": "r1", "answer": "So."},
         {"pair": "r9", "answer": "So."},
@@ -233,12 +229,12 @@ def test_every_wrong_line_is_named(job: GradingJob, write_jsonl: Write) -> None:
         ({"pair": "r9", "grades": [1, 1]}, "must be the id of a row"),
     ],
 )
-def test_human_grades_must_fit_the_rubric(line: Any, says: str, job: GradingJob) -> None:
+def test_human_grades_must_fit_the_rubric(line, says, job) -> None:
     with pytest.raises(ValueError, match=says):
         job.human_grades({"pair": "r1", "answer": "So.", **line})
 
 
-def test_a_dataset_without_any_rubric_is_refused(write_jsonl: Write) -> None:
+def test_a_dataset_without_any_rubric_is_refused(write_jsonl) -> None:
     with pytest.raises(BadInput, match="has a rubric"):
         grade(dataset=str(write_jsonl([make_row(1, rubric_aspects=[])])), validate=True)
 
@@ -257,11 +253,11 @@ def test_a_dataset_without_any_rubric_is_refused(write_jsonl: Write) -> None:
         ((2, 2), (Aspect("x"), Aspect("y", required=True, negative=True)), 0),
     ],
 )
-def test_an_aspect_counts_as_its_rubric_says(grades: tuple[float, ...], rubric: tuple[Aspect, ...], score: float):
+def test_an_aspect_counts_as_its_rubric_says(grades, rubric, score):
     assert Grades(aspects=grades, rubric=rubric).score == pytest.approx(score)
 
 
-def test_a_row_says_how_its_aspects_count_and_grading_honors_it(write_jsonl: Write, tmp_path: Path) -> None:
+def test_a_row_says_how_its_aspects_count_and_grading_honors_it(write_jsonl, tmp_path) -> None:
     aspects = [
         {"aspect": "brevity", "weight": 3, "required": True},
         {"aspect": "jargon", "polarity": "negative", "weight": 1},
@@ -281,7 +277,7 @@ def test_a_row_says_how_its_aspects_count_and_grading_honors_it(write_jsonl: Wri
 
 
 @pytest.mark.parametrize("wrong", [{"weight": 0}, {"weight": "much"}, {"polarity": "bad"}, {"required": "yes"}])
-def test_a_wrong_way_to_count_is_an_error_of_the_row(write_jsonl: Write, tmp_path: Path, wrong: Any) -> None:
+def test_a_wrong_way_to_count_is_an_error_of_the_row(write_jsonl, tmp_path, wrong) -> None:
     path = write_jsonl([make_row(1, rubric_aspects=[{"aspect": "brevity", **wrong}])])
     with pytest.raises(BadData):
         grade(dataset=str(path), validate=True, out=tmp_path / "run")
@@ -314,9 +310,7 @@ def failing(failure: Failure, after: int, times: int = 10**9) -> Grade:
 
 
 @pytest.mark.parametrize(("kind", "fresh", "again"), [("transient", False, 2), ("row", False, 0), ("row", True, 10)])
-def test_answers_that_failed_are_graded_again(
-    data: str, tmp_path: Path, kind: FailureKind, fresh: bool, again: int
-) -> None:
+def test_answers_that_failed_are_graded_again(data, tmp_path, kind, fresh, again) -> None:
     config = GradeConfig(grader="mine", dataset=data, validate=True, out=tmp_path / "run", batch=4)
     whole = grade(config, grader=Recording(), out=tmp_path / "whole").summary
     first = grade(config, grader=Recording(failing(Failure("lost", kind=kind), 2, 2))).summary
@@ -367,7 +361,7 @@ def test_discrimination_by_hand() -> None:
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
 @given(two_columns)
-def test_weighted_kappa_is_that_of_scikit_learn(columns: np.ndarray) -> None:
+def test_weighted_kappa_is_that_of_scikit_learn(columns) -> None:
     own = weighted_kappa(columns)
     theirs = cohen_kappa_score(*columns.T, labels=[0, 1, 2], weights="quadratic")
     assert np.isnan(theirs) if own is None else own == pytest.approx(theirs)
@@ -382,7 +376,7 @@ def test_weighted_kappa_by_hand() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=30).map(np.array))
-def test_ranks_keep_all_that_spearman_looks_at(columns: np.ndarray) -> None:
+def test_ranks_keep_all_that_spearman_looks_at(columns) -> None:
     found = rank_correlation(ranks(columns))
     if found is None:
         assert (np.ptp(columns, axis=0) == 0).any()
