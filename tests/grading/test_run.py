@@ -270,12 +270,9 @@ def test_a_row_says_how_its_aspects_count_and_grading_honors_it(run, write_jsonl
 
 @pytest.mark.parametrize("wrong", [{"weight": 0}, {"weight": "much"}, {"polarity": "bad"}, {"required": "yes"}])
 def test_a_wrong_way_to_count_is_an_error_of_the_row(run, write_jsonl, wrong) -> None:
+    data = str(write_jsonl([make_row(1, rubric_aspects=[{"aspect": "brevity", **wrong}])]))
     with pytest.raises(BadData):
-        run(
-            None,
-            dataset=str(write_jsonl([make_row(1, rubric_aspects=[{"aspect": "brevity", **wrong}])])),
-            validate=True,
-        )
+        run(Recording(), dataset=data, validate=True)
 
 
 def test_a_grader_reads_that_an_aspect_is_negative_and_never_how_much_it_counts() -> None:
