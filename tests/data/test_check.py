@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from prb.data.check import check, describe
+from prb.data.check import CATEGORIES, check, describe
 from prb.data.load import load
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, Problem
@@ -23,16 +23,10 @@ def warnings(*rows: Row, **settings: Any) -> list[Problem]:
     return [problem for problem in check(MemorySource("set", rows), **settings) if problem.level == "warning"]
 
 
-def test_a_misspelled_category_is_a_warning() -> None:
+def test_a_misspelled_category_is_a_warning_and_one_of_ones_own_is_fine() -> None:
     [problem] = warnings(sound(1), sound(2, category="Society_and_Cultre"))
     assert (problem.line, problem.what) == (2, "category 'Society_and_Cultre' is nearly 'Society_and_Culture'")
-
-
-@pytest.mark.parametrize(
-    "category", ["Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture", "Cooking", ""]
-)
-def test_the_three_categories_and_those_of_ones_own_are_fine(category) -> None:
-    assert warnings(sound(1, category=category)) == []
+    assert warnings(*(sound(n, category=category) for n, category in enumerate([*CATEGORIES, "Cooking", ""]))) == []
 
 
 HIDDEN = [
@@ -73,14 +67,7 @@ def test_answers_of_very_different_length_are_a_warning() -> None:
 
 
 def test_ratings_are_checked_as_ratings() -> None:
-    row = {
-        "user": "u",
-        "question": "Tea?",
-        "profile": [],
-        "answer": "Yes.",
-        "rating": 0.5,
-        "category": "Society_and_Cultre",
-    }
+    row = {"user": "u", "question": "Tea?", "answer": "Yes.", "rating": 0.5, "category": "Society_and_Cultre"}
     found = check(MemorySource("set", [row, {**row, "rating": 2, "category": None}]), task="ratings")
     assert [(problem.level, problem.line) for problem in found] == [("error", 2), ("warning", 1)]
 
@@ -106,18 +93,10 @@ def test_past_choices_that_give_the_label_away_are_a_warning() -> None:
 @pytest.fixture
 def small(write_jsonl: Write) -> Path:
     post = {"id": "p", "category": "", "text": "One two three."}
-    alone = make_row(
-        9,
-        split="train",
-        category="Society_and_Culture",
-        profile=[post] * 30,
-        chosen="One two three four.",
-        rejected="One two three.",
-        drift=True,
-    )
-    twins = make_twins(
-        1, split="test", tier="stated", topic="plants", chosen="One two.", rejected="One two three four."
-    )
+    alone = make_row(9, split="train", category="Society_and_Culture", profile=[post] * 30, drift=True)
+    alone |= {"chosen": "One two three four.", "rejected": "One two three."}
+    answers = {"chosen": "One two.", "rejected": "One two three four."}
+    twins = make_twins(1, split="test", tier="stated", topic="plants", **answers)
     again = make_row(8, user="a1", split="test", chosen="One.", rejected="Two.", profile=twins[0]["profile"])
     return write_jsonl([alone, *twins, again])
 

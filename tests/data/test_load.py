@@ -14,32 +14,12 @@ from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput
 from prb.types import Aspect, Choice, Pair, Post, Rating, Turn
 from tests.conftest import Row, make_row, make_twins
-from tests.data.broken import BROKEN, Broken, line, sound
-
-TEA: list[dict[str, Any]] = [{"id": "p1", "category": "Food", "text": "Tea at four, naïvely."}]
-RAIN: list[dict[str, Any]] = [{"text": "Rain again."}, {"id": 7, "text": "Still rain."}]
-
-
-@pytest.fixture(params=BROKEN.values(), ids=BROKEN.keys())
-def broken(request: pytest.FixtureRequest) -> Broken:
-    found: Broken = request.param
-    return found
-
-
-def rating(n: int, **changes: Any) -> Row:
-    row = {
-        "user": f"u{n}",
-        "question": "Tea?",
-        "profile": [{"text": "I like tea."}],
-        "answer": f"Yes {n}.",
-        "rating": 0.5,
-    }
-    return {**row, **changes}
-
+from tests.data.broken import BROKEN, line, sound
 
 # bad input
 
 
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_a_bad_row_is_refused_and_listed_by_its_line_or_left_out(broken, tmp_path) -> None:
     path = tmp_path / "set.jsonl"
     path.write_bytes(broken.raw)
@@ -142,11 +122,7 @@ def test_the_default_split_is_test_or_the_only_one(write_jsonl, splits, asked, u
 @pytest.mark.parametrize(
     ("splits", "asked", "says"),
     [
-        (
-            ("train", "train", "test"),
-            "dev",
-            r"no rows in split 'dev'; its splits are train \(2 rows\), test \(1 rows\)",
-        ),
+        (("train", "train", "test"), "dev", r"'dev'; its splits are train \(2 rows\), test \(1 rows\)"),
         (("train", "dev"), None, r"no rows in split 'test'; its splits are train \(1 rows\), dev \(1 rows\)"),
         ((None,), "test", r"has no `split` field, so there is no split 'test'"),
     ],
@@ -177,12 +153,15 @@ def test_a_sample_is_the_same_whether_it_is_kept_or_streamed(write_jsonl, monkey
 # users
 
 
-def test_clusters_follow_chains_of_twins(write_jsonl) -> None:
+def test_clusters_follow_chains_of_twins_and_of_shared_questions(write_jsonl) -> None:
     first, second, third = make_twins(1), make_twins(2), make_twins(3)
     second[0]["user"] = "b1"
     third[0]["user"] = "b2"
-    rows = [*first, *second, *third, *make_twins(4)]
-    assert load(str(write_jsonl(rows))).index.clusters == ["a1"] * 6 + ["a4"] * 2
+    alone = [make_row(n) for n in range(5, 10)]
+    alone[0]["question"] = third[0]["question"]
+    rows = [*first, *second, *third, *make_twins(4), *alone]
+    others = ["a4", "a4", "a1", "u6", "u7", "u8", "u9"]
+    assert load(str(write_jsonl(rows))).index.clusters == ["a1"] * 6 + others
 
 
 def test_a_limit_never_separates_twins(write_jsonl) -> None:
@@ -220,12 +199,6 @@ def test_users_who_share_a_question_or_an_answer_are_one_cluster() -> None:
     assert clusters_of(rows) == (["u1", "u2", "u3", "u1", "u5", "u3", "u7", "u8"], "linked users")
 
 
-def test_links_run_through_mirror_rows_and_questions() -> None:
-    rows = [*make_twins(1), *make_twins(2), *(make_row(n) for n in range(3, 9))]
-    rows[5]["question"] = rows[0]["question"]
-    assert clusters_of(rows)[0] == ["a1", "a1", "a2", "a2", "u3", "a1", "u5", "u6", "u7", "u8"]
-
-
 def test_where_everybody_answers_the_same_questions_users_stay_clusters() -> None:
     votes = [make_row(n, question="Tea or coffee?", chosen="Tea.", rejected="Coffee.") for n in range(1, 6)]
     assert clusters_of([*votes, make_row(6)]) == (["u1", "u2", "u3", "u4", "u5", "u6"], "users")
@@ -249,8 +222,10 @@ def test_a_user_of_two_splits_is_a_donor_in_both(write_jsonl) -> None:
 
 
 def test_histories_come_back_as_they_went_in_the_first_of_a_user_stays_and_names_are_sorted() -> None:
+    tea = [{"id": "p1", "category": "Food", "text": "Tea at four, naïvely."}]
+    rain: list[Row] = [{"text": "Rain again."}, {"id": 7, "text": "Still rain."}]
     users = Users(keep=True)
-    for user, profile in (("zoe", TEA), ("al", RAIN), ("zoe", RAIN)):
+    for user, profile in (("zoe", tea), ("al", rain), ("zoe", rain)):
         users.add(user, {"profile": profile})
     assert users.of_split(None, {}).names == ["al", "zoe"]
     for _ in range(2):
@@ -259,6 +234,11 @@ def test_histories_come_back_as_they_went_in_the_first_of_a_user_stays_and_names
 
 
 # ratings
+
+
+def rating(n: int, **changes: Any) -> Row:
+    row = {"user": f"u{n}", "question": "Tea?", "profile": [{"text": "I like tea."}], "answer": f"Yes {n}."}
+    return {**row, "rating": 0.5, **changes}
 
 
 def test_a_row_becomes_a_rating_named_by_its_line(write_jsonl) -> None:

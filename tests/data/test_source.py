@@ -8,13 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from prb.data.load import load, load_pairs
-from prb.data.source import (
-    MemorySource,
-    file_source,
-    find_row,
-    open_source,
-    subset_of,
-)
+from prb.data.source import MemorySource, file_source, find_row, open_source, subset_of
 from prb.errors import BadInput, UnknownName
 from tests.conftest import make_row
 from tests.data.broken import line, sound
@@ -72,10 +66,8 @@ def test_a_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path) -> None:
 
 def test_empty_cells_are_absent_fields_at_any_depth(tmp_path) -> None:
     posts = [{"id": "p1", "text": "Tea."}, {"id": None, "text": "Rain."}]
-    path = write_parquet(
-        tmp_path / "x.parquet", [{"id": "a", "tier": None, "profile": posts}, {"id": "b", "tier": "x"}]
-    )
-    first, second = (row.data for row in file_source(path).rows())
+    rows = [{"id": "a", "tier": None, "profile": posts}, {"id": "b", "tier": "x"}]
+    first, second = (row.data for row in file_source(write_parquet(tmp_path / "x.parquet", rows)).rows())
     assert first == {"id": "a", "profile": [{"id": "p1", "text": "Tea."}, {"text": "Rain."}]}
     assert second == {"id": "b", "tier": "x"}
 
@@ -107,18 +99,10 @@ def test_files_are_read_by_name_and_rows_placed_in_their_file(tmp_path) -> None:
     assert places == [("a.jsonl", 1, "a.jsonl"), ("b/x.jsonl", 1, "b/x.jsonl"), ("c.jsonl", 1, "c.jsonl")]
 
 
-@pytest.mark.parametrize(
-    ("place", "subset"),
-    [
-        ("Art/test", "Art"),
-        ("Art/test-00000-of-00002.parquet", "Art"),
-        ("test.jsonl", "."),
-        ("Art_test.jsonl", "Art_test.jsonl"),
-        ("rows.jsonl", "rows.jsonl"),
-    ],
-)
-def test_a_subset_is_a_folder_of_splits_or_a_file(place, subset) -> None:
-    assert subset_of(place) == subset
+def test_a_subset_is_a_folder_of_splits_or_a_file() -> None:
+    subsets = {"Art/test": "Art", "Art/test-00000-of-00002.parquet": "Art", "test.jsonl": "."}
+    subsets |= {name: name for name in ("Art_test.jsonl", "rows.jsonl")}
+    assert {place: subset_of(place) for place in subsets} == subsets
 
 
 def test_hidden_and_foreign_files_are_left_alone_and_other_names_name_no_split(tmp_path) -> None:
@@ -174,12 +158,12 @@ def test_an_id_that_is_not_there_brings_the_nearest_one(write_jsonl, rows, name,
         find_row(str(write_jsonl(rows)), name)
 
 
-def write(path: Path, content: str | bytes) -> Path:
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
 # JSON
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_text(content, "utf-8", newline="")
+    return path
 
 
 @pytest.mark.parametrize("content", [' [\n {"id": 1}\n ,\n {"id": 2} ]\n', '\ufeff[{"id":1},{"id":2}]'])
@@ -198,12 +182,8 @@ def test_a_table_loads_with_json_in_its_structured_columns(tmp_path) -> None:
     ]
     pairs = load_pairs(str(write_csv(tmp_path / "x.csv", rows)))
     assert [pair.id for pair in pairs] == ["r1", "r2"]
-    assert (pairs[1].chosen, pairs[1].rubric, pairs[1].narrative, pairs[1].tier) == (
-        'Two\nlines, and a "quote".',
-        (),
-        "",
-        None,
-    )
+    assert pairs[1].chosen == 'Two\nlines, and a "quote".'
+    assert (pairs[1].rubric, pairs[1].narrative, pairs[1].tier) == ((), "", None)
     assert pairs[0].profile[0].text == sound(1)["profile"][0]["text"]
 
 
@@ -216,10 +196,8 @@ def test_tables_may_be_separated_by_semicolons_or_tabs(tmp_path, separator) -> N
 
 def test_a_row_is_placed_where_it_begins(tmp_path) -> None:
     path = write(tmp_path / "x.csv", '\ufeffid,text\r\n1,"two\nlines"\r\n\r\n2,x\r\n')
-    assert [(row.line, row.data) for row in open_source(str(path)).rows()] == [
-        (2, {"id": "1", "text": "two\nlines"}),
-        (5, {"id": "2", "text": "x"}),
-    ]
+    rows = [(row.line, row.data) for row in open_source(str(path)).rows()]
+    assert rows == [(2, {"id": "1", "text": "two\nlines"}), (5, {"id": "2", "text": "x"})]
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ import pytest
 
 from prb.data.load import load, load_pairs
 from prb.data.source import open_source
-from prb.data.votes import retest
 from prb.errors import BadInput, BadSpec
 from tests.data.named.reading import Row, read
+from tests.data.named.test_votes import assert_twins
 
 Write = Callable[..., Path]
 
@@ -46,19 +46,17 @@ def prism_talk(own: str, user: str, prompt: str, *replies: Row) -> Row:
     return {**about, "conversation_history": history}
 
 
+TWO_TURNS = [
+    prism_reply(0, "Many traditions say so.", 80, True),
+    prism_reply(1, "No.", 20),
+    prism_reply(2, "EMPTY STRING", 1),
+    prism_reply(3, "Let us look at both sides.", 80),
+    {"turn": 1, "role": "user", "content": "And fish?"},
+    prism_reply(0, "The same.", 50, True, turn=1),
+    prism_reply(1, "Not quite.", 10, turn=1),
+]
 PRISM = [
-    prism_talk(
-        "c1",
-        "u1",
-        "Is it right to eat meat?",
-        prism_reply(0, "Many traditions say so.", 80, True),
-        prism_reply(1, "No.", 20),
-        prism_reply(2, "EMPTY STRING", 1),
-        prism_reply(3, "Let us look at both sides.", 80),
-        {"turn": 1, "role": "user", "content": "And fish?"},
-        prism_reply(0, "The same.", 50, True, turn=1),
-        prism_reply(1, "Not quite.", 10, turn=1),
-    ),
+    prism_talk("c1", "u1", "Is it right to eat meat?", *TWO_TURNS),
     prism_talk("c2", "u1", "Who should govern?", prism_reply(0, "The wise.", 60, True), prism_reply(1, "The few.", 30)),
     prism_talk("c3", "u2", "Hello", prism_reply(0, "Hi!", 90, True), prism_reply(1, "What?", 10)),
 ]
@@ -126,12 +124,8 @@ def prb_choice(talk: str, user: str, split: str, question: str = "", **changes: 
     return {**row, **changes}
 
 
-PRB = [
-    prb_choice(f"c{n}", user, split)
-    for n, (user, split) in enumerate(
-        [("ann", "train"), ("ann", "test"), ("ann", "val"), ("bob", "train"), ("ann", "test")], 1
-    )
-]
+WHERE = [("ann", "train"), ("ann", "test"), ("ann", "val"), ("bob", "train"), ("ann", "test")]
+PRB = [prb_choice(f"c{n}", user, split) for n, (user, split) in enumerate(WHERE, 1)]
 
 
 def test_the_test_rows_are_evaluated_and_the_others_are_the_history(write_jsonl) -> None:
@@ -164,11 +158,8 @@ def test_the_real_row_loads(shared_data) -> None:
     [pair] = load_pairs(f"personalrewardbench?path={path}", split="train")
     real = orjson.loads(path.read_bytes())
     assert (pair.user, pair.category, pair.split) == ("user584", "values guided", "train")
-    assert (pair.question, pair.chosen, pair.rejected) == (
-        real["context"][0]["content"],
-        real["chosen"]["content"],
-        real["rejected"]["content"],
-    )
+    said = [message["content"] for message in (real["context"][0], real["chosen"], real["rejected"])]
+    assert [pair.question, pair.chosen, pair.rejected] == said
 
 
 # Community Alignment
@@ -207,21 +198,15 @@ def test_each_turn_is_a_row_of_one_against_three_with_choices_of_other_conversat
 
 
 def test_annotators_who_preferred_different_replies_are_twins(write_jsonl) -> None:
-    ann, bob = read(f"community-alignment?path={write_jsonl([ANN, BOB, AGAIN])}&mirror=true")
-    assert (ann["chosen"], ann["rejected"]) == (bob["rejected"], bob["chosen"]) == ("Plan? B", "Plan? A")
-    assert [post["text"] for post in bob["profile"]] == ["age: 18-30", "gender: f"]
+    rows = read(f"community-alignment?path={write_jsonl([ANN, BOB, AGAIN])}&mirror=true")
+    assert_twins(rows)
+    assert [post["text"] for post in rows[1]["profile"]] == ["age: 18-30", "gender: f"]
 
 
 def test_end_marks_missing_replies_and_double_replies_are_cleaned_up(write_jsonl) -> None:
     turn = community_turn("first", "Hi", "response_a", "One.<|end_of_text|>", "Two. ", "", "One.")
     [made] = read(f"community-alignment?path={write_jsonl([community_talk('c', 'u', turn)])}")
     assert (made["chosen"], made["rejected"]) == ("One.", "Two.")
-
-
-def test_repeated_votes_give_the_noise_ceiling(write_jsonl) -> None:
-    again = {**ANN, "conversation_id": "c4", "first_turn_preferred_response": "response_a"}
-    source = open_source(f"community-alignment?path={write_jsonl([ANN, again])}")
-    assert retest(source) == {"agreement": 0.0, "n": 1}
 
 
 def test_parquet_leaves_missing_turns_out_and_the_filtered_part_is_not_read_twice(tmp_path) -> None:
@@ -279,9 +264,9 @@ def test_the_ranking_for_the_world_is_another_dataset(coval) -> None:
 
 
 def test_annotators_who_put_different_replies_first_are_twins(coval) -> None:
-    ann, bob = read(f"{coval}&mirror=true")
-    assert (ann["chosen"], ann["rejected"]) == (bob["rejected"], bob["chosen"]) == ("p1 says B.", "p1 says C.")
-    assert ann["mirror"] == bob["id"] == "p1-1~p1-0"
+    rows = read(f"{coval}&mirror=true")
+    assert_twins(rows)
+    assert [row["id"] for row in rows] == ["p1-0~p1-1", "p1-1~p1-0"]
 
 
 def test_the_file_may_be_named_itself_and_annotators_be_absent(write_jsonl) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from prb.data.named.judgments import SCALES, taste
 from tests.data.named.reading import Row, read
+from tests.data.named.test_votes import assert_twins
 
 
 def table_row(n: int, **changes: Any) -> Row:
@@ -49,9 +50,8 @@ def test_tastes_are_weights_that_a_small_alpha_makes_one_sided() -> None:
 
 def test_with_several_raters_there_are_twins(write_jsonl) -> None:
     rows = read(spec(write_jsonl([table_row(n) for n in range(20)]), users=50, raters=4, mirror="true"))
-    by_id = {row["id"]: row for row in rows}
     assert rows
-    assert all(by_id[row["mirror"]]["chosen"] == row["rejected"] for row in rows)
+    assert_twins(rows)
     assert read(spec(write_jsonl([table_row(1)]), mirror="true")) == []
 
 

@@ -113,7 +113,6 @@ def test_version_2_has_its_chats_in_files_and_its_preference_is_hidden(tmp_path)
 def test_a_link_that_leaves_the_folder_is_not_followed(tmp_path, link) -> None:
     outside, folder = tmp_path / "outside.json", tmp_path / "set"
     outside.write_bytes(orjson.dumps(CHAT))
-    folder.mkdir()
     link = str(outside) if link == "absolute" else link
     said = f"benchmark.csv:3: `chat_history_32k_link` {link!r} does not exist"
     assert problems(f"personamem?path={second(folder, chat_history_32k_link=link)}") == [said]
