@@ -54,9 +54,7 @@ BAD = {
     "too many aspects": f"{GOOD}\n" * 4,
     "no list at all": "The person wants a short route.",
     "evidence too short to mean anything": GOOD.replace('a "short" route is worth more', "a"),
-    "fields out of order": GOOD.replace("Evidence", "Xvidence")
-    .replace("Reason", "Evidence")
-    .replace("Xvidence", "Reason"),
+    "fields out of order": GOOD.replace("Evidence", "?").replace("Reason", "Evidence").replace("?", "Reason"),
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 from prb.data.check import check
 from prb.data.load import load
 from prb.data.source import open_source
-from prb.data.votes import ASKED, draw_pairs, draw_twins, user_split
+from prb.data.votes import ASKED, draw_pairs, draw_twins, quoted_votes, user_split
 from prb.errors import BadInput, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
@@ -246,13 +246,11 @@ def dialogue(folder: Path, name: str = "GD9") -> Path:
                 votes.append(f"q{question},p{user},t{question}{n},{vote},2026-01-0{question + 1}T10:0{n}:00")
     votes.append("q0,p1,gone,agree,2026-01-01T11:00:00")
     (folder / f"{name}_verbatim_map.csv").write_text("\n".join(verbatim))
-    (folder / f"{name}_binary.csv").write_text(
-        "\n".join(["Question ID,Participant ID,Thought ID,Vote,Timestamp", *votes])
-    )
     people = [f"p{user},x{user},English,{20 + user}" for user in range(12)]
-    (folder / f"{name}_participants.csv").write_text(
-        "\n".join(["Participant Id,Sample Provider Id,Language,Age", *people])
-    )
+    votes.insert(0, "Question ID,Participant ID,Thought ID,Vote,Timestamp")
+    people.insert(0, "Participant Id,Sample Provider Id,Language,Age")
+    (folder / f"{name}_binary.csv").write_text("\n".join(votes))
+    (folder / f"{name}_participants.csv").write_text("\n".join(people))
     return folder
 
 
@@ -301,7 +299,4 @@ def test_real_conversations_give_twins_and_nobody_dominates(shared_data) -> None
     assert len(rows) > 2000
     assert max(Counter(row["user"] for row in rows).values()) <= 8
     for row in rows:
-        shown = {post["text"] for post in row["profile"]}
-        assert not shown & {
-            f"{word}: {row[side]}" for word in ("Agreed", "Disagreed") for side in ("chosen", "rejected")
-        }
+        assert not {post["text"] for post in row["profile"]} & quoted_votes([row["chosen"], row["rejected"]])

@@ -10,16 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prb.data.load import load
-from prb.data.named.simulate import (
-    LEVELS,
-    World,
-    bayes_accuracy,
-    contests,
-    fragments,
-    preference,
-    taste,
-    truth,
-)
+from prb.data.named.simulate import LEVELS, World, bayes_accuracy, contests, fragments, preference, taste, truth
 from prb.data.schema import row_problems
 from prb.data.source import open_source
 from prb.errors import BadInput, BadSpec
@@ -197,11 +188,8 @@ def test_by_persons_nobody_is_in_two_splits_and_groups_balance() -> None:
     homes = {row["user"]: row["split"] for row in rows}
     assert all(homes[row["user"]] == row["split"] for row in rows)
     counted = Counter((row["split"], row["groups"]["taste"]) for row in rows)
-    assert {split: {counted[split, f"g{g}"] for g in range(4)} for split in set(homes.values())} == {
-        "train": {28},
-        "validation": {4},
-        "test": {8},
-    }
+    balanced = {split: {counted[split, f"g{g}"] for g in range(4)} for split in set(homes.values())}
+    assert balanced == {"train": {28}, "validation": {4}, "test": {8}}
 
 
 def test_seen_users_get_new_topics_in_the_test_split() -> None:
