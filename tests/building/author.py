@@ -46,11 +46,9 @@ def Author(reply: Callable[[Request], str | Failure] = author) -> ScriptedLLM:  
 
     def complete(request: Request) -> Completion | Failure:
         text = reply(request)
-        return (
-            text
-            if isinstance(text, Failure)
-            else Completion(text=text, prompt_tokens=10, completion_tokens=5, cost=1e-3)
-        )
+        if isinstance(text, Failure):
+            return text
+        return Completion(text=text, prompt_tokens=10, completion_tokens=5, cost=1e-3)
 
     llm = ScriptedLLM(complete)
     llm.fingerprint = "author"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.building.config import BuildConfig
+from prb.building.config import ROLES, BuildConfig, Stage
 from prb.building.stages import (
     MIN_EVIDENCE,
     AnswerPair,
@@ -54,9 +54,7 @@ BAD = {
     "too many aspects": f"{GOOD}\n" * 4,
     "no list at all": "The person wants a short route.",
     "evidence too short to mean anything": GOOD.replace('a "short" route is worth more', "a"),
-    "fields out of order": GOOD.replace("Evidence", "Xvidence")
-    .replace("Reason", "Evidence")
-    .replace("Xvidence", "Reason"),
+    "fields out of order": GOOD.replace("Evidence", "?").replace("Reason", "Evidence").replace("?", "Reason"),
 }
 
 
@@ -132,23 +130,27 @@ def test_ratings_are_means_over_the_criteria_and_all_or_nothing(text, ratings) -
     assert read_ratings(Completion(text=text)) == ratings
 
 
+def logged(tmp_path, llm, stage: Stage) -> StageLLM:
+    config, replies = BuildConfig(input="x", llm="scripted/x", out=tmp_path), Replies(tmp_path / "replies.jsonl")
+    return StageLLM(Ledger(config=config, llms=dict.fromkeys(ROLES, llm), replies=replies, given=True), stage)
+
+
 def a_pair(first: str, second: str) -> AnswerPair:
-    task = PairTask(record=asking("ann", 0), rubric=(), against=())
-    chosen = Candidate(task=task, side="chosen", number=1, text=first)
+    chosen = Candidate(task=PairTask(users=(asking("ann", 0),)), side="chosen", number=1, text=first)
     return AnswerPair(chosen=chosen, rejected=replace(chosen, side="rejected", text=second), round=1)
 
 
-def test_both_orders_are_asked_and_a_judge_that_loves_the_first_is_evened_out() -> None:
+def test_both_orders_are_asked_and_a_judge_that_loves_the_first_is_evened_out(tmp_path) -> None:
     llm = ScriptedLLM(RATINGS)
-    assert rate_quality(llm, [a_pair("pears", "plums")], Sampling()) == [(3.0, 3.0)]
+    assert rate_quality(logged(tmp_path, llm, "quality"), [a_pair("pears", "plums")]) == [(3.0, 3.0)]
     first, second = (request.chat[-1].text for request in llm.requests)
     assert first.index("pears") < first.index("plums")
     assert second.index("plums") < second.index("pears")
 
 
-def test_one_order_that_cannot_be_read_fails_the_pair() -> None:
-    llm = ScriptedLLM([RATINGS, "No idea.", "Still none."])
-    (result,) = rate_quality(llm, [a_pair("one", "two")], Sampling())
+def test_one_order_that_cannot_be_read_fails_the_pair(tmp_path) -> None:
+    llm = logged(tmp_path, ScriptedLLM([RATINGS, "No idea.", "Still none."]), "quality")
+    (result,) = rate_quality(llm, [a_pair("one", "two")])
     assert isinstance(result, Failure)
 
 
@@ -187,15 +189,10 @@ def ask(text: str) -> Request:
     return Request((Turn("user", text),), Sampling(max_tokens=10))
 
 
-def logged(tmp_path, llm) -> StageLLM:
-    config, replies = BuildConfig(input="x", llm="scripted/x", out=tmp_path), Replies(tmp_path / "replies.jsonl")
-    return Ledger(config=config, llms={"write": llm}, replies=replies, given=True).llm("rubric")
-
-
 def test_failures_of_the_endpoint_are_asked_again_and_others_are_not_paid_twice(tmp_path) -> None:
     lost, refused = Failure("endpoint failed", "reset", kind="transient"), Failure("refused", "no", 3, 4, 0.5)
-    assert logged(tmp_path, ScriptedLLM([lost, refused])).complete([ask("a"), ask("b")]) == [lost, refused]
-    caller = logged(tmp_path, ScriptedLLM("yes"))
+    assert logged(tmp_path, ScriptedLLM([lost, refused]), "rubric").complete([ask("a"), ask("b")]) == [lost, refused]
+    caller = logged(tmp_path, ScriptedLLM("yes"), "rubric")
     assert caller.complete([ask("a"), ask("b")]) == [Completion(text="yes"), refused]
     spent = caller.ledger.usage["rubric"]
     assert (spent.calls, spent.failed, spent.prompt_tokens, spent.completion_tokens, spent.usd) == (2, 1, 3, 4, 0.5)

@@ -77,7 +77,7 @@ def sampled(data: Path, folder: Path, engine: str = "local") -> Any:
 def built(data: Path, folder: Path) -> Any:
     records = write(data / "records.jsonl", [make_record(n) for n in (1, 2, 3)])
     config = BuildConfig(input=str(records), llm="scripted/author", out=folder, mirror=False)
-    build(config, llms=dict.fromkeys(ROLES.values(), Author()))
+    build(config, llms=dict.fromkeys(ROLES, Author()))
     written = ("pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json", "hub/README.md")
     return [(folder / name).read_bytes() for name in written]
 

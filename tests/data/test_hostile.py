@@ -68,11 +68,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "Parquet of millions of nulls": ("x.parquet", parquet_of_nothing, "unpacks to more than 500 times its size"),
     "wide Parquet": ("x.parquet", wide_parquet, "the row has 10,001 columns; at most 10,000 are read"),
     "wide JSONL": ("x.jsonl", content(orjson.dumps(dict.fromkeys(MANY, 1))), "the row has 200,000 columns"),
-    "extra column with a list": (
-        "x.parquet",
-        extra("[1]"),
-        "holds what JSON cannot hold: `extra_json` is no object",
-    ),
+    "extra column with a list": ("x.parquet", extra("[1]"), "what JSON cannot hold: `extra_json` is no object"),
     "digits in JSONL": ("x.jsonl", content(f'{ROW}, "user": {DIGITS}}}'), "x.jsonl:1: "),
     "digits in the extra column": ("x.parquet", extra(f'{{"user": {DIGITS}}}'), "x.parquet:1: "),
     "an endless cell of CSV": ("x.csv", content("a,b\n" + "x" * (5 << 20)), "broken CSV: field larger than"),
@@ -92,7 +88,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_one_clear_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_file_is_one_clear_line(name, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(source, "BOMB_BYTES", 1 << 20)
     monkeypatch.setattr(source, "MAX_LINE", 4 << 20)
     file, write, says = HOSTILE[name]

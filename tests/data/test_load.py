@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,34 +14,13 @@ from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput
 from prb.types import Aspect, Choice, Pair, Post, Rating, Turn
 from tests.conftest import Row, make_row, make_twins
-from tests.data.broken import BROKEN, Broken, line, sound
-
-Write = Callable[..., Path]
-TEA: list[dict[str, Any]] = [{"id": "p1", "category": "Food", "text": "Tea at four, naïvely."}]
-RAIN: list[dict[str, Any]] = [{"text": "Rain again."}, {"id": 7, "text": "Still rain."}]
-
-
-@pytest.fixture(params=BROKEN.values(), ids=BROKEN.keys())
-def broken(request: pytest.FixtureRequest) -> Broken:
-    found: Broken = request.param
-    return found
-
-
-def rating(n: int, **changes: Any) -> Row:
-    row = {
-        "user": f"u{n}",
-        "question": "Tea?",
-        "profile": [{"text": "I like tea."}],
-        "answer": f"Yes {n}.",
-        "rating": 0.5,
-    }
-    return {**row, **changes}
-
+from tests.data.broken import BROKEN, line, sound
 
 # bad input
 
 
-def test_a_bad_row_is_refused_and_listed_by_its_line_or_left_out(broken: Broken, tmp_path: Path) -> None:
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_bad_row_is_refused_and_listed_by_its_line_or_left_out(broken, tmp_path) -> None:
     path = tmp_path / "set.jsonl"
     path.write_bytes(broken.raw)
     with pytest.raises(BadData) as caught:
@@ -59,13 +36,13 @@ def test_a_bad_row_is_refused_and_listed_by_its_line_or_left_out(broken: Broken,
     assert list(dataset.problems) == listed
 
 
-def test_a_broken_pair_of_twins_does_not_link_their_users(write_jsonl: Write) -> None:
+def test_a_broken_pair_of_twins_does_not_link_their_users(write_jsonl) -> None:
     first, second = make_twins(1)
     rows = [first, {**second, "chosen": "Never."}, sound(2, user="a1"), sound(3, user="b1")]
     assert load(str(write_jsonl(rows)), skip_bad=True).index.clusters == ["a1", "b1"]
 
 
-def test_a_text_may_speak_of_the_nul_escape(write_jsonl: Write) -> None:
+def test_a_text_may_speak_of_the_nul_escape(write_jsonl) -> None:
     text = "Why does C print \\u0000 here?"
     [pair] = load_pairs(str(write_jsonl([sound(1, question=text)])))
     assert pair.question == text
@@ -79,7 +56,7 @@ def test_a_text_may_speak_of_the_nul_escape(write_jsonl: Write) -> None:
         ([sound(1, split="train"), sound(2, split="test", mirror="gone")], " in split 'test'"),
     ],
 )
-def test_without_sound_rows_even_skip_bad_refuses(rows: list[Row], where: str, write_jsonl: Write) -> None:
+def test_without_sound_rows_even_skip_bad_refuses(rows, where, write_jsonl) -> None:
     with pytest.raises(BadInput, match=rf"no rows without errors{where}$"):
         load(str(write_jsonl(rows)), skip_bad=True)
 
@@ -87,7 +64,7 @@ def test_without_sound_rows_even_skip_bad_refuses(rows: list[Row], where: str, w
 # what is read
 
 
-def test_a_row_becomes_a_pair(write_jsonl: Write) -> None:
+def test_a_row_becomes_a_pair(write_jsonl) -> None:
     row = make_row(
         1, tier="stated", split="test", topic="plants", drift=True, groups={"age": "60+"}, anything={"else": [1, None]}
     )
@@ -109,14 +86,14 @@ def test_a_row_becomes_a_pair(write_jsonl: Write) -> None:
     )
 
 
-def test_a_dataset_can_be_read_again_and_rows_in_memory_load_like_a_file(write_jsonl: Write) -> None:
+def test_a_dataset_can_be_read_again_and_rows_in_memory_load_like_a_file(write_jsonl) -> None:
     rows = [make_row(1), *make_twins(2)]
     dataset = load(str(write_jsonl(rows)))
     assert list(dataset) == list(dataset) == list(load(MemorySource("mine", rows)))
     assert len(dataset) == 3
 
 
-def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl: Write) -> None:
+def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl) -> None:
     rows = [make_row(1), make_row(2)]
     first = load(str(write_jsonl(rows, "a.jsonl"))).fingerprint
     assert load(str(write_jsonl(rows, "b.jsonl"))).fingerprint == first
@@ -137,9 +114,7 @@ def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl: Write
         ((None,), None, None, ["r1"]),
     ],
 )
-def test_the_default_split_is_test_or_the_only_one(
-    write_jsonl: Write, splits: tuple[str | None, ...], asked: str | None, used: str | None, ids: list[str]
-) -> None:
+def test_the_default_split_is_test_or_the_only_one(write_jsonl, splits, asked, used, ids) -> None:
     dataset = load(str(write_jsonl([make_row(n, split=split) for n, split in enumerate(splits, 1)])), split=asked)
     assert (dataset.split, [pair.id for pair in dataset]) == (used, ids)
 
@@ -147,31 +122,25 @@ def test_the_default_split_is_test_or_the_only_one(
 @pytest.mark.parametrize(
     ("splits", "asked", "says"),
     [
-        (
-            ("train", "train", "test"),
-            "dev",
-            r"no rows in split 'dev'; its splits are train \(2 rows\), test \(1 rows\)",
-        ),
+        (("train", "train", "test"), "dev", r"'dev'; its splits are train \(2 rows\), test \(1 rows\)"),
         (("train", "dev"), None, r"no rows in split 'test'; its splits are train \(1 rows\), dev \(1 rows\)"),
         ((None,), "test", r"has no `split` field, so there is no split 'test'"),
     ],
 )
-def test_a_split_that_is_not_there_is_refused(
-    write_jsonl: Write, splits: tuple[str | None, ...], asked: str | None, says: str
-) -> None:
+def test_a_split_that_is_not_there_is_refused(write_jsonl, splits, asked, says) -> None:
     rows = [make_row(n, split=split) for n, split in enumerate(splits)]
     with pytest.raises(BadInput, match=says):
         load(str(write_jsonl(rows)), split=asked)
 
 
-def test_a_limit_takes_rows_of_the_split_and_keeps_their_order(write_jsonl: Write) -> None:
+def test_a_limit_takes_rows_of_the_split_and_keeps_their_order(write_jsonl) -> None:
     rows = [make_row(n, split="test" if n % 2 else "train") for n in range(20)]
     dataset = load(str(write_jsonl(rows)), limit=3)
     assert [pair.id for pair in dataset] == dataset.index.ids == ["r3", "r11", "r13"]
 
 
 @pytest.mark.parametrize("small", [0, 100])
-def test_a_sample_is_the_same_whether_it_is_kept_or_streamed(write_jsonl: Write, monkeypatch, small: int) -> None:
+def test_a_sample_is_the_same_whether_it_is_kept_or_streamed(write_jsonl, monkeypatch, small) -> None:
     monkeypatch.setattr("prb.data.load.SMALL", small)
     path = write_jsonl([row for n in range(9) for row in make_twins(n)])
     dataset = load(str(path), limit=6)
@@ -184,15 +153,18 @@ def test_a_sample_is_the_same_whether_it_is_kept_or_streamed(write_jsonl: Write,
 # users
 
 
-def test_clusters_follow_chains_of_twins(write_jsonl: Write) -> None:
+def test_clusters_follow_chains_of_twins_and_of_shared_questions(write_jsonl) -> None:
     first, second, third = make_twins(1), make_twins(2), make_twins(3)
     second[0]["user"] = "b1"
     third[0]["user"] = "b2"
-    rows = [*first, *second, *third, *make_twins(4)]
-    assert load(str(write_jsonl(rows))).index.clusters == ["a1"] * 6 + ["a4"] * 2
+    alone = [make_row(n) for n in range(5, 10)]
+    alone[0]["question"] = third[0]["question"]
+    rows = [*first, *second, *third, *make_twins(4), *alone]
+    others = ["a4", "a4", "a1", "u6", "u7", "u8", "u9"]
+    assert load(str(write_jsonl(rows))).index.clusters == ["a1"] * 6 + others
 
 
-def test_a_limit_never_separates_twins(write_jsonl: Write) -> None:
+def test_a_limit_never_separates_twins(write_jsonl) -> None:
     rows = [row for n in range(9) for row in make_twins(n)]
     for limit in (1, 2, 3, 7, 12):
         index = load(str(write_jsonl(rows)), limit=limit).index
@@ -200,14 +172,14 @@ def test_a_limit_never_separates_twins(write_jsonl: Write) -> None:
         assert all(index.twins[twin] == n for n, twin in enumerate(index.twins))
 
 
-def test_clusters_are_those_of_the_whole_split_whatever_the_limit(write_jsonl: Write) -> None:
+def test_clusters_are_those_of_the_whole_split_whatever_the_limit(write_jsonl) -> None:
     rows = [*make_twins(1), *(make_row(n) for n in range(2, 9)), make_row(9, user="b1")]
     whole, few = (load(str(write_jsonl(rows)), limit=limit).index for limit in (None, 8))
     cluster_of = dict(zip(whole.ids, whole.clusters, strict=True))
     assert few.clusters == [cluster_of[id_] for id_ in few.ids]
 
 
-def test_the_donors_are_the_whole_split_before_the_limit(write_jsonl: Write) -> None:
+def test_the_donors_are_the_whole_split_before_the_limit(write_jsonl) -> None:
     rows = [make_row(n, split="test") for n in (1, 2, 3)] + [make_row(4, split="train")]
     dataset = load(str(write_jsonl(rows)), limit=1, donors=True)
     assert len(dataset) == 1
@@ -227,12 +199,6 @@ def test_users_who_share_a_question_or_an_answer_are_one_cluster() -> None:
     assert clusters_of(rows) == (["u1", "u2", "u3", "u1", "u5", "u3", "u7", "u8"], "linked users")
 
 
-def test_links_run_through_mirror_rows_and_questions() -> None:
-    rows = [*make_twins(1), *make_twins(2), *(make_row(n) for n in range(3, 9))]
-    rows[5]["question"] = rows[0]["question"]
-    assert clusters_of(rows)[0] == ["a1", "a1", "a2", "a2", "u3", "a1", "u5", "u6", "u7", "u8"]
-
-
 def test_where_everybody_answers_the_same_questions_users_stay_clusters() -> None:
     votes = [make_row(n, question="Tea or coffee?", chosen="Tea.", rejected="Coffee.") for n in range(1, 6)]
     assert clusters_of([*votes, make_row(6)]) == (["u1", "u2", "u3", "u4", "u5", "u6"], "users")
@@ -247,7 +213,7 @@ def test_a_question_shared_with_another_split_links_nobody() -> None:
     assert clusters_of(rows) == (["u1", "u2", "u3", "u4"], "linked users")
 
 
-def test_a_user_of_two_splits_is_a_donor_in_both(write_jsonl: Write) -> None:
+def test_a_user_of_two_splits_is_a_donor_in_both(write_jsonl) -> None:
     late = [{"id": "late", "category": "", "text": "Later I took up chess."}]
     rows = [make_row(1, split="train"), make_row(2, user="u1", split="test", profile=late), make_row(3, split="test")]
     users = load(str(write_jsonl(rows)), donors=True).users
@@ -256,8 +222,10 @@ def test_a_user_of_two_splits_is_a_donor_in_both(write_jsonl: Write) -> None:
 
 
 def test_histories_come_back_as_they_went_in_the_first_of_a_user_stays_and_names_are_sorted() -> None:
+    tea = [{"id": "p1", "category": "Food", "text": "Tea at four, naïvely."}]
+    rain: list[Row] = [{"text": "Rain again."}, {"id": 7, "text": "Still rain."}]
     users = Users(keep=True)
-    for user, profile in (("zoe", TEA), ("al", RAIN), ("zoe", RAIN)):
+    for user, profile in (("zoe", tea), ("al", rain), ("zoe", rain)):
         users.add(user, {"profile": profile})
     assert users.of_split(None, {}).names == ["al", "zoe"]
     for _ in range(2):
@@ -268,7 +236,12 @@ def test_histories_come_back_as_they_went_in_the_first_of_a_user_stays_and_names
 # ratings
 
 
-def test_a_row_becomes_a_rating_named_by_its_line(write_jsonl: Write) -> None:
+def rating(n: int, **changes: Any) -> Row:
+    row = {"user": f"u{n}", "question": "Tea?", "profile": [{"text": "I like tea."}], "answer": f"Yes {n}."}
+    return {**row, "rating": 0.5, **changes}
+
+
+def test_a_row_becomes_a_rating_named_by_its_line(write_jsonl) -> None:
     dataset = load(str(write_jsonl([rating(1), rating(2, id="mine", rating=1)])), task="ratings")
     assert list(dataset.index.ratings) == [0.5, 1.0]
     first, second = dataset
@@ -288,7 +261,7 @@ def test_a_row_becomes_a_rating_named_by_its_line(write_jsonl: Write) -> None:
         ({"user": None}, "`user` is missing; the columns are question, profile, answer, rating"),
     ],
 )
-def test_bad_ratings_are_named_with_their_line(changes: Row, what: str, write_jsonl: Write) -> None:
+def test_bad_ratings_are_named_with_their_line(changes, what, write_jsonl) -> None:
     with pytest.raises(BadData) as caught:
         load(str(write_jsonl([rating(1), rating(2, **changes)])), task="ratings")
     assert [str(problem) for problem in caught.value.problems] == [f"set.jsonl:2: {what}"]
@@ -297,7 +270,7 @@ def test_bad_ratings_are_named_with_their_line(changes: Row, what: str, write_js
 # third-party data
 
 
-def test_a_row_may_have_several_answers_past_choices_and_earlier_turns(write_jsonl: Write) -> None:
+def test_a_row_may_have_several_answers_past_choices_and_earlier_turns(write_jsonl) -> None:
     choices = [{"question": "Tea?", "chosen": "Yes.", "rejected": "No."}]
     context = [{"role": "system", "text": "Be brief."}, {"role": "user", "text": "Hi."}]
     row = make_row(1, chosen=["a", "bb"], rejected=["ccc", "d"], choices=choices, context=context)
@@ -314,7 +287,7 @@ def test_a_row_may_have_several_answers_past_choices_and_earlier_turns(write_jso
     assert dataset.users.history("u1").choices == pair.choices
 
 
-def test_twins_with_four_answers_are_one_cluster_but_have_no_person_effect(write_jsonl: Write) -> None:
+def test_twins_with_four_answers_are_one_cluster_but_have_no_person_effect(write_jsonl) -> None:
     one = make_row(1, mirror="r2", chosen="a", rejected=["b", "c", "d"])
     two = make_row(2, mirror="r1", question=one["question"], chosen="b", rejected=["d", "c", "a"])
     index = load(str(write_jsonl([one, two]))).index
@@ -324,7 +297,7 @@ def test_twins_with_four_answers_are_one_cluster_but_have_no_person_effect(write
         load(str(write_jsonl([one, same])))
 
 
-def test_a_file_that_changes_after_it_was_checked_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_file_that_changes_after_it_was_checked_is_one_clear_error(tmp_path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"".join(line(sound(n)) for n in range(3)))
     dataset = load(str(path))

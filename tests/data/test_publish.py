@@ -16,7 +16,7 @@ from prb.data.load import load
 from prb.data.publish import convert, push, read_card
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput, PrbError
-from tests.conftest import Row, make_row, make_twins
+from tests.conftest import make_row, make_twins
 from tests.data.broken import line, sound
 from tests.runs import names
 
@@ -47,20 +47,20 @@ def folder(data: Path, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_what_is_pushed_reads_back_without_loss(data: Path, folder: Path) -> None:
+def test_what_is_pushed_reads_back_without_loss(data, folder) -> None:
     assert names(folder) == ["README.md", "dev.parquet", "test.parquet"]
     assert rows_of(str(folder)) == rows_of(str(data))
     assert len(load(str(folder), split="test")) == 2
 
 
-def test_datasets_finds_the_splits_and_features(folder: Path, tmp_path: Path) -> None:
+def test_datasets_finds_the_splits_and_features(folder, tmp_path) -> None:
     datasets = pytest.importorskip("datasets", reason="needs the hub extra")
     splits = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))
     assert {name: split.num_rows for name, split in splits.items()} == {"dev": 1, "test": 2}
     assert splits["dev"][0]["choices"] == [{"question": "Tea?", "chosen": "Green.", "rejected": "Black."}]
 
 
-def test_the_card_has_metadata_splits_license_and_fingerprint(data: Path, folder: Path) -> None:
+def test_the_card_has_metadata_splits_license_and_fingerprint(data, folder) -> None:
     hub = pytest.importorskip("huggingface_hub", reason="needs the hub extra")
     card = hub.DatasetCard.load(folder / "README.md")
     assert (card.data.license, card.data.pretty_name) == ("cc0-1.0", "Plants")
@@ -70,7 +70,7 @@ def test_the_card_has_metadata_splits_license_and_fingerprint(data: Path, folder
     assert load(str(data), split="all").fingerprint in card.text
 
 
-def test_a_folder_that_was_pushed_can_be_pushed_again_and_keeps_its_text(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_was_pushed_can_be_pushed_again_and_keeps_its_text(folder, tmp_path) -> None:
     push(str(folder), str(tmp_path / "copy"))
     text, metadata = read_card(tmp_path / "copy" / "README.md")
     assert "Made by hand." in text
@@ -79,7 +79,7 @@ def test_a_folder_that_was_pushed_can_be_pushed_again_and_keeps_its_text(folder:
     push(str(folder), str(tmp_path / "copy"))  # a pushed folder is replaced
 
 
-def test_the_embedded_benchmark_comes_with_its_license(tmp_path: Path) -> None:
+def test_the_embedded_benchmark_comes_with_its_license(tmp_path) -> None:
     push("mirror", str(tmp_path / "mirror"))
     text, metadata = read_card(tmp_path / "mirror" / "README.md")
     assert metadata["license"] == "cc-by-4.0"
@@ -88,9 +88,7 @@ def test_the_embedded_benchmark_comes_with_its_license(tmp_path: Path) -> None:
     assert names(tmp_path / "mirror") == ["README.md", *splits]
 
 
-def test_nothing_of_others_is_overwritten_and_bad_rows_are_refused(
-    data: Path, write_jsonl: Write, tmp_path: Path
-) -> None:
+def test_nothing_of_others_is_overwritten_and_bad_rows_are_refused(data, write_jsonl, tmp_path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("")
     with pytest.raises(BadInput, match=r"also holds thesis\.txt"):
@@ -118,7 +116,7 @@ class FakeApi:
 CALLS: list[list[Any]] = []
 
 
-def test_the_hub_gets_the_folder_and_a_new_repository_is_private(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_gets_the_folder_and_a_new_repository_is_private(data, monkeypatch) -> None:
     pytest.importorskip("huggingface_hub", reason="needs the hub extra")
     monkeypatch.setattr("huggingface_hub.HfApi", FakeApi)
     assert push(str(data), "hub:me/plants") == "https://huggingface.co/datasets/me/plants"
@@ -128,7 +126,7 @@ def test_the_hub_gets_the_folder_and_a_new_repository_is_private(data: Path, mon
     assert (upload[2]["repo_id"], upload[2]["repo_type"]) == ("me/plants", "dataset")
 
 
-def test_a_hub_that_cannot_be_reached_is_one_line(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_reached_is_one_line(data, monkeypatch) -> None:
     hub = pytest.importorskip("huggingface_hub", reason="needs the hub extra")
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -142,13 +140,8 @@ def test_a_hub_that_cannot_be_reached_is_one_line(data: Path, monkeypatch: pytes
 # conversion
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
-SCALAR = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXT
-)
+NUMBER = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+SCALAR = st.none() | st.booleans() | NUMBER | TEXT
 JSON = st.recursive(
     SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6
 )
@@ -171,32 +164,23 @@ ROW = st.fixed_dictionaries(
 ) | st.dictionaries(TEXT, JSON, max_size=3)
 
 
-def written(path: Path) -> list[bytes]:
-    """Rows as bytes, so that 1 and 1.0, or absent and null, do not pass for the same."""
-    return [orjson.dumps(row.data, option=orjson.OPT_SORT_KEYS) for row in open_source(str(path)).rows()]
-
-
-def there_and_back(path: Path) -> list[bytes]:
-    parquet, back = path.with_name("there.parquet"), path.with_name("back.jsonl")
-    convert(open_source(str(path)), parquet)
-    convert(open_source(str(parquet)), back)
-    return written(back)
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=4))
-def test_rows_survive_parquet_and_back(rows: list[Row]) -> None:
+def test_rows_survive_parquet_and_back(rows) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "set.jsonl"
+        path, parquet, back = (Path(folder, name) for name in ("set.jsonl", "there.parquet", "back.jsonl"))
         path.write_bytes(b"".join(map(line, rows)))
-        assert there_and_back(path) == [orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in rows]
+        convert(open_source(str(path)), parquet)
+        convert(open_source(str(parquet)), back)
+        read = [row.data for row in open_source(str(back)).rows()]
+    # as bytes, so that 1 and 1.0, or absent and null, do not pass for the same
+    before, after = ([orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in part] for part in (rows, read))
+    assert after == before
 
 
 @pytest.mark.parametrize("target", ["x.parquet", "x.jsonl"])
 @pytest.mark.parametrize(("bad", "what"), [(b"{broken\n", "broken JSON"), (b"5\n", "a row must be an object")])
-def test_a_failed_conversion_leaves_no_file_and_an_older_one_alone(
-    target: str, bad: bytes, what: str, tmp_path: Path
-) -> None:
+def test_a_failed_conversion_leaves_no_file_and_an_older_one_alone(target, bad, what, tmp_path) -> None:
     path = tmp_path / "set.jsonl"
     path.write_bytes(line(sound(1)) + bad)
     with pytest.raises(BadData, match=f"set.jsonl:2: {what}"):
@@ -209,7 +193,7 @@ def test_a_failed_conversion_leaves_no_file_and_an_older_one_alone(
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl.gz", "x", "gone/x.jsonl"])
-def test_an_unknown_format_or_folder_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_unknown_format_or_folder_is_refused(name, tmp_path) -> None:
     says = "gone does not exist" if "/" in name else f"{name}: unknown format; known formats are .jsonl, .parquet"
     with pytest.raises(BadInput, match=says):
         convert(MemorySource("x", [make_row(1)]), tmp_path / name)

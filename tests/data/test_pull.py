@@ -39,9 +39,7 @@ def address(published: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_files_come_from_a_server_once_and_the_dataset_needs_no_path_then(
-    address: str, published: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_come_from_a_server_once_and_the_dataset_needs_no_path_then(address, published, capsys) -> None:
     with pytest.raises(BadInput, match="`prb data pull polis` first"):
         open_source("polis")
     data_pull(PullConfig(name="polis", source=address))
@@ -54,7 +52,7 @@ def test_files_come_from_a_server_once_and_the_dataset_needs_no_path_then(
     assert pull("polis", "http://127.0.0.1:9") == Path(printed.split()[-1])  # nothing is left to ask for
 
 
-def test_a_file_with_another_hash_is_not_kept_and_the_rest_is_not_lost(address: str, published: Path) -> None:
+def test_a_file_with_another_hash_is_not_kept_and_the_rest_is_not_lost(address, published) -> None:
     comments = published / "tea" / "comments.csv"
     content = comments.read_bytes()
     comments.write_bytes(content + b"\n")
@@ -67,7 +65,7 @@ def test_a_file_with_another_hash_is_not_kept_and_the_rest_is_not_lost(address: 
     )
 
 
-def test_what_cannot_be_read_is_one_line(address: str, published: Path) -> None:
+def test_what_cannot_be_read_is_one_line(address, published) -> None:
     (published / "tea" / "summary.csv").unlink()
     with pytest.raises(PrbError, match=r"summary.csv cannot be read \(HTTP Error 404"):
         pull("polis", address)
@@ -87,7 +85,7 @@ def test_the_list_names_conversations_with_all_that_they_need() -> None:
     } <= set(hashes)
 
 
-def test_the_published_files_have_these_hashes(shared_data: Path) -> None:
+def test_the_published_files_have_these_hashes(shared_data) -> None:
     here = {path: shared_data / "polis" / path for path in DOWNLOADS["polis"].hashes}
     found = {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in here.items()}
     assert found.items() <= DOWNLOADS["polis"].hashes.items()

@@ -46,13 +46,13 @@ def slow_bm25(question: str, history: Sequence[Post], k1: float = 1.5, b: float 
 
 @settings(max_examples=150, deadline=None)
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=8))
-def test_bm25_agrees_with_its_slow_twin(question: str, texts: list[str]) -> None:
+def test_bm25_agrees_with_its_slow_twin(question, texts) -> None:
     history = posts(*texts)
     assert bm25(question, history) == pytest.approx(slow_bm25(question, history), abs=1e-5)
 
 
 @pytest.mark.parametrize("text", ["", "...", "🙂 — !"])
-def test_bm25_bears_posts_without_words(text: str) -> None:
+def test_bm25_bears_posts_without_words(text) -> None:
     scores = bm25("tea", posts(text, "tea"))
     assert scores[0] == 0
     assert scores[1] > 0
@@ -69,7 +69,7 @@ def test_embedding_puts_the_related_post_first() -> None:
 
 
 @pytest.mark.parametrize(("k", "wanted"), [(0, []), (1, ["p1"]), (2, ["p1", "p3"]), (9, ["p0", "p1", "p2", "p3"])])
-def test_the_k_best_come_in_the_order_of_the_history(k: int, wanted: list[str]) -> None:
+def test_the_k_best_come_in_the_order_of_the_history(k, wanted) -> None:
     selection = top_posts("?", posts("a", "b", "c", "d"), fixed(1, 9, 2, 5), k=k)  # type: ignore[arg-type]
     assert ids(selection.posts) == wanted
     assert selection.cut == 0
@@ -90,9 +90,7 @@ def test_nothing_less_relevant_slips_in_behind_a_post_that_does_not_fit() -> Non
 
 @settings(max_examples=50, deadline=None)
 @given(TEXTS, st.lists(TEXTS, max_size=8), st.integers(0, 9), st.integers(0, 40))
-def test_a_selection_is_a_part_of_the_history_within_its_bounds(
-    question: str, texts: list[str], k: int, budget: int
-) -> None:
+def test_a_selection_is_a_part_of_the_history_within_its_bounds(question, texts, k, budget) -> None:
     history = posts(*texts)
     selection = top_posts(question, history, bm25, k=k, budget=budget)
     assert len(selection.posts) + selection.cut == min(k, len(history))

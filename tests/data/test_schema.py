@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prb.data.load import load
-from prb.data.schema import normalize, row_problems, to_pair, to_rating
+from prb.data.schema import BUILD, normalize, row_problems, to_pair
 from prb.data.source import MemorySource
 from prb.types import Aspect, Post, Rating, Turn
 from tests.data.broken import sound
@@ -39,7 +39,7 @@ def test_question_and_two_answers_are_enough() -> None:
         ({}, []),
     ],
 )
-def test_a_profile_may_be_a_text_texts_attributes_or_posts(profile: Any, texts: list[str]) -> None:
+def test_a_profile_may_be_a_text_texts_attributes_or_posts(profile, texts) -> None:
     pair = to_pair(normalize({**SMALLEST, "id": 1, "profile": profile}))
     assert [post.text for post in pair.profile] == texts
 
@@ -58,7 +58,7 @@ def test_posts_keep_their_ids_or_are_numbered_and_attributes_are_named() -> None
         {"user": "ann", "prompt": [{"role": "user", "content": "Tea?"}], "profile": {"x": "I am brief."}},
     ],
 )
-def test_a_few_columns_have_another_name_which_yields_to_our_own(columns: dict[str, Any]) -> None:
+def test_a_few_columns_have_another_name_which_yields_to_our_own(columns) -> None:
     (item,) = load(MemorySource("mine", [{**columns, "chosen": "Yes.", "rejected": "No."}]))
     assert (item.user, item.question, len(item.profile)) == ("ann", "Tea?", 1)
 
@@ -77,7 +77,7 @@ PROMPT = [{"role": "system", "content": "Be kind."}, {"role": "human", "content"
 
 
 @pytest.mark.parametrize("name", ["question", "prompt", None])
-def test_messages_become_context_question_and_answers(name: str | None) -> None:
+def test_messages_become_context_question_and_answers(name) -> None:
     row = {
         key: [*PROMPT, {"role": "assistant", "content": text}] for key, text in (("chosen", "A."), ("rejected", "B."))
     }
@@ -114,10 +114,10 @@ def test_a_row_in_our_form_is_left_as_it_is_and_unknown_fields_are_allowed_every
 
 
 @pytest.mark.parametrize("rating", [0, 1, 0.0, 0.25, 1.0])
-def test_a_rating_has_a_user_an_answer_and_a_number_from_zero_to_one(rating: float) -> None:
+def test_a_rating_has_a_user_an_answer_and_a_number_from_zero_to_one(rating) -> None:
     row = {**RATING, "rating": rating, "rubric_aspects": [{"aspect": "warmth"}]}
     assert row_problems(row, "ratings") == []
-    item = to_rating(row)
+    item = BUILD["ratings"](row)
     assert isinstance(item, Rating)
     assert (item.id, item.user, item.rating, type(item.rating)) == ("4", "7", rating, float)
     assert item.rubric == (Aspect("warmth"),)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -9,19 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from prb.data.load import load, load_pairs
-from prb.data.source import (
-    MemorySource,
-    file_source,
-    find_row,
-    open_source,
-    subset_of,
-)
+from prb.data.source import MemorySource, file_source, find_row, open_source, subset_of
 from prb.errors import BadInput, UnknownName
-from tests.conftest import Row, make_row
+from tests.conftest import make_row
 from tests.data.broken import line, sound
 from tests.data.named.test_personamem import write_csv
-
-Write = Callable[..., Path]
 
 
 def write_parquet(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -41,7 +32,7 @@ def write_parquet(path: Path, rows: list[dict[str, object]]) -> Path:
         *((spec, f"^{spec} does not exist$") for spec in ("gone.jsonl", "gone.parquet", "gone/folder", "./mirror")),
     ],
 )
-def test_a_spec_that_names_nothing_is_refused_with_what_it_may_be(spec: str, says: str) -> None:
+def test_a_spec_that_names_nothing_is_refused_with_what_it_may_be(spec, says) -> None:
     with pytest.raises(BadInput, match=says):
         open_source(spec)
 
@@ -49,7 +40,7 @@ def test_a_spec_that_names_nothing_is_refused_with_what_it_may_be(spec: str, say
 # lines
 
 
-def test_blank_lines_are_counted_and_a_mark_is_dropped_at_the_start_only(tmp_path: Path) -> None:
+def test_blank_lines_are_counted_and_a_mark_is_dropped_at_the_start_only(tmp_path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'\xef\xbb\xbf\n{"id": 1}\r\n \t\n\n\xef\xbb\xbf{"id": 2}\n{"id": 3}')
     first, second, third = file_source(path).rows()
@@ -57,7 +48,7 @@ def test_blank_lines_are_counted_and_a_mark_is_dropped_at_the_start_only(tmp_pat
     assert (second.line, str(second.problem)[:11]) == (5, "broken JSON")
 
 
-def test_a_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path: Path) -> None:
+def test_a_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path) -> None:
     path = tmp_path / "x.jsonl"
     with path.open("wb") as file:  # the long line takes no room on the disk
         file.write(line(sound(1)))
@@ -73,17 +64,15 @@ def test_a_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path: Path) -> Non
 # Parquet
 
 
-def test_empty_cells_are_absent_fields_at_any_depth(tmp_path: Path) -> None:
+def test_empty_cells_are_absent_fields_at_any_depth(tmp_path) -> None:
     posts = [{"id": "p1", "text": "Tea."}, {"id": None, "text": "Rain."}]
-    path = write_parquet(
-        tmp_path / "x.parquet", [{"id": "a", "tier": None, "profile": posts}, {"id": "b", "tier": "x"}]
-    )
-    first, second = (row.data for row in file_source(path).rows())
+    rows = [{"id": "a", "tier": None, "profile": posts}, {"id": "b", "tier": "x"}]
+    first, second = (row.data for row in file_source(write_parquet(tmp_path / "x.parquet", rows)).rows())
     assert first == {"id": "a", "profile": [{"id": "p1", "text": "Tea."}, {"text": "Rain."}]}
     assert second == {"id": "b", "tier": "x"}
 
 
-def test_an_arrow_map_is_an_object(tmp_path: Path) -> None:
+def test_an_arrow_map_is_an_object(tmp_path) -> None:
     groups = pa.array([[("age", "60+"), ("sex", "f")]], type=pa.map_(pa.string(), pa.string()))
     pq.write_table(pa.table({"id": ["a"], "groups": groups}), tmp_path / "x.parquet")
     [row] = file_source(tmp_path / "x.parquet").rows()
@@ -93,7 +82,7 @@ def test_an_arrow_map_is_an_object(tmp_path: Path) -> None:
 # folders
 
 
-def test_file_names_name_the_split_unless_a_row_does(tmp_path: Path) -> None:
+def test_file_names_name_the_split_unless_a_row_does(tmp_path) -> None:
     (tmp_path / "train.jsonl").write_bytes(line(sound(1)) + line(sound(4, split="test")))
     (tmp_path / "validation-extra.jsonl").write_bytes(line(sound(2)))
     write_parquet(tmp_path / "test-00000-of-00001.parquet", [sound(3)])
@@ -102,7 +91,7 @@ def test_file_names_name_the_split_unless_a_row_does(tmp_path: Path) -> None:
     assert load(str(tmp_path)).split == "test"
 
 
-def test_files_are_read_by_name_and_rows_placed_in_their_file(tmp_path: Path) -> None:
+def test_files_are_read_by_name_and_rows_placed_in_their_file(tmp_path) -> None:
     (tmp_path / "b").mkdir()
     for name in ("c.jsonl", "b/x.jsonl", "a.jsonl"):
         (tmp_path / name).write_bytes(line({"id": name}))
@@ -110,21 +99,13 @@ def test_files_are_read_by_name_and_rows_placed_in_their_file(tmp_path: Path) ->
     assert places == [("a.jsonl", 1, "a.jsonl"), ("b/x.jsonl", 1, "b/x.jsonl"), ("c.jsonl", 1, "c.jsonl")]
 
 
-@pytest.mark.parametrize(
-    ("place", "subset"),
-    [
-        ("Art/test", "Art"),
-        ("Art/test-00000-of-00002.parquet", "Art"),
-        ("test.jsonl", "."),
-        ("Art_test.jsonl", "Art_test.jsonl"),
-        ("rows.jsonl", "rows.jsonl"),
-    ],
-)
-def test_a_subset_is_a_folder_of_splits_or_a_file(place: str, subset: str) -> None:
-    assert subset_of(place) == subset
+def test_a_subset_is_a_folder_of_splits_or_a_file() -> None:
+    subsets = {"Art/test": "Art", "Art/test-00000-of-00002.parquet": "Art", "test.jsonl": "."}
+    subsets |= {name: name for name in ("Art_test.jsonl", "rows.jsonl")}
+    assert {place: subset_of(place) for place in subsets} == subsets
 
 
-def test_hidden_and_foreign_files_are_left_alone_and_other_names_name_no_split(tmp_path: Path) -> None:
+def test_hidden_and_foreign_files_are_left_alone_and_other_names_name_no_split(tmp_path) -> None:
     (tmp_path / ".git").mkdir()
     for name in (".git/x.jsonl", ".draft.jsonl", "notes.txt", "table.csv"):
         (tmp_path / name).write_bytes(b"no row at all")
@@ -133,7 +114,7 @@ def test_hidden_and_foreign_files_are_left_alone_and_other_names_name_no_split(t
     assert (dataset.index.ids, dataset.split) == (["r1"], None)
 
 
-def test_a_folder_without_data_and_an_id_in_two_files_are_refused(tmp_path: Path) -> None:
+def test_a_folder_without_data_and_an_id_in_two_files_are_refused(tmp_path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(BadInput, match=r"holds no .jsonl or .parquet or .json or .csv file"):
         load(str(tmp_path))
@@ -156,7 +137,7 @@ def test_the_bytes_of_a_row_do_not_depend_on_the_order_of_its_fields() -> None:
 # one row
 
 
-def test_a_row_is_found_by_id_or_place_in_any_split_and_beside_broken_lines(tmp_path: Path) -> None:
+def test_a_row_is_found_by_id_or_place_in_any_split_and_beside_broken_lines(tmp_path) -> None:
     path = tmp_path / "set.jsonl"
     rows = [make_row(1, split="train"), make_row(2, id=17, split="test"), make_row(3, id=None)]
     path.write_bytes(b"{broken\n5\n" + b"".join(map(line, rows)))
@@ -172,23 +153,21 @@ def test_a_row_is_found_by_id_or_place_in_any_split_and_beside_broken_lines(tmp_
         ([], "r1", r"named 'r1'; it is empty"),
     ],
 )
-def test_an_id_that_is_not_there_brings_the_nearest_one(
-    write_jsonl: Write, rows: list[Row], name: str, says: str
-) -> None:
+def test_an_id_that_is_not_there_brings_the_nearest_one(write_jsonl, rows, name, says) -> None:
     with pytest.raises(UnknownName, match=says):
         find_row(str(write_jsonl(rows)), name)
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
 
 
 # JSON
 
 
+def write(path: Path, content: str) -> Path:
+    path.write_text(content, "utf-8", newline="")
+    return path
+
+
 @pytest.mark.parametrize("content", [' [\n {"id": 1}\n ,\n {"id": 2} ]\n', '\ufeff[{"id":1},{"id":2}]'])
-def test_a_list_of_objects_is_rows(tmp_path: Path, content: str) -> None:
+def test_a_list_of_objects_is_rows(tmp_path, content) -> None:
     rows = list(file_source(write(tmp_path / "x.json", content)).rows())
     assert [(row.line, row.data) for row in rows] == [(1, {"id": 1}), (2, {"id": 2})]
 
@@ -196,35 +175,29 @@ def test_a_list_of_objects_is_rows(tmp_path: Path, content: str) -> None:
 # CSV
 
 
-def test_a_table_loads_with_json_in_its_structured_columns(tmp_path: Path) -> None:
+def test_a_table_loads_with_json_in_its_structured_columns(tmp_path) -> None:
     rows = [
         {**row, "profile": orjson.dumps(row["profile"]).decode(), "rubric_aspects": "", "narrative": "", "tier": ""}
         for row in (sound(1), sound(2, chosen='Two\nlines, and a "quote".'))
     ]
     pairs = load_pairs(str(write_csv(tmp_path / "x.csv", rows)))
     assert [pair.id for pair in pairs] == ["r1", "r2"]
-    assert (pairs[1].chosen, pairs[1].rubric, pairs[1].narrative, pairs[1].tier) == (
-        'Two\nlines, and a "quote".',
-        (),
-        "",
-        None,
-    )
+    assert pairs[1].chosen == 'Two\nlines, and a "quote".'
+    assert (pairs[1].rubric, pairs[1].narrative, pairs[1].tier) == ((), "", None)
     assert pairs[0].profile[0].text == sound(1)["profile"][0]["text"]
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
-def test_tables_may_be_separated_by_semicolons_or_tabs(tmp_path: Path, separator: str) -> None:
+def test_tables_may_be_separated_by_semicolons_or_tabs(tmp_path, separator) -> None:
     table = "question;chosen;rejected;user\r\nTea, or not?;Yes.;No.;ann\r\n".replace(";", separator)
     (pair,) = load_pairs(str(write(tmp_path / "x.csv", table)))
     assert (pair.question, pair.answers, pair.user) == ("Tea, or not?", ("Yes.", "No."), "ann")
 
 
-def test_a_row_is_placed_where_it_begins(tmp_path: Path) -> None:
+def test_a_row_is_placed_where_it_begins(tmp_path) -> None:
     path = write(tmp_path / "x.csv", '\ufeffid,text\r\n1,"two\nlines"\r\n\r\n2,x\r\n')
-    assert [(row.line, row.data) for row in open_source(str(path)).rows()] == [
-        (2, {"id": "1", "text": "two\nlines"}),
-        (5, {"id": "2", "text": "x"}),
-    ]
+    rows = [(row.line, row.data) for row in open_source(str(path)).rows()]
+    assert rows == [(2, {"id": "1", "text": "two\nlines"}), (5, {"id": "2", "text": "x"})]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +209,7 @@ def test_a_row_is_placed_where_it_begins(tmp_path: Path) -> None:
         ("id,text\n1,a\n2,b\0\n", 3, ""),
     ],
 )
-def test_a_damaged_table_names_the_line(tmp_path: Path, content: str, line: int, says: str) -> None:
+def test_a_damaged_table_names_the_line(tmp_path, content, line, says) -> None:
     last = list(file_source(write(tmp_path / "x.csv", content)).rows())[-1]
     assert last.line == line
     assert last.problem is not None

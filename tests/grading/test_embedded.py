@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from prb.grading import GRADERS, Answered, Grades, answered
 from prb.grading.embedded import BIAS, NOT_GRADED, VALIDITY, WEIGHTS, EmbeddedGrader
 from prb.grading.run import GradedPair, discrimination, scores
 from prb.types import Aspect, Failure, Pair
-
-Write = Callable[..., Path]
 
 
 @cache
@@ -93,7 +91,7 @@ def test_there_is_one_grade_per_aspect_on_the_scale() -> None:
         ("!!! 👍", (Aspect("brevity"),), "no words in the answer"),
     ],
 )
-def test_nothing_to_grade_is_a_failure(answer: str, rubric: tuple[Aspect, ...], reason: str) -> None:
+def test_nothing_to_grade_is_a_failure(answer, rubric, reason) -> None:
     (result,) = grader().grade([Answered(question="?", answer=answer, rubric=rubric)])
     assert isinstance(result, Failure)
     assert result.reason == reason
@@ -121,7 +119,7 @@ def ask(pair: str, answer: str) -> Answered:
     return Answered(question="?", answer=answer, rubric=(Aspect("short"), Aspect("warm")), pair=pair)
 
 
-def test_grades_are_looked_up_by_row_and_answer_and_an_unknown_answer_fails(write_jsonl: Write) -> None:
+def test_grades_are_looked_up_by_row_and_answer_and_an_unknown_answer_fails(write_jsonl) -> None:
     model = recorded(write_jsonl(LINES, "grades.jsonl"))
     known = [ask("r2", "Yes."), ask("r1", "Yes."), ask("r1", "No."), ask("r3", "Yes!"), ask("r1", "Yes.")]
     grades = [(1.0, 1.5), (0.0, 2.0), (0.0, 0.0), (1.0, 0.0), (0.0, 2.0)]
@@ -129,7 +127,7 @@ def test_grades_are_looked_up_by_row_and_answer_and_an_unknown_answer_fails(writ
     assert model.grade([ask("r1", "yes."), ask("r2", "No."), ask("r9", "Yes."), ask("", "Yes.")]) == [NOT_GRADED] * 4
 
 
-def test_every_wrong_line_is_named(write_jsonl: Write) -> None:
+def test_every_wrong_line_is_named(write_jsonl) -> None:
     numbers = "`grades` must be a list of numbers from 0 to 2, not"
     needed = "`pair`, `answer` and `grades` are needed"
     wrong: list[tuple[Any, str]] = [
@@ -150,14 +148,14 @@ def test_every_wrong_line_is_named(write_jsonl: Write) -> None:
         recorded(write_jsonl([], "grades.jsonl"))
 
 
-def test_two_different_grades_of_one_answer_are_refused_and_equal_ones_are_not(write_jsonl: Write) -> None:
+def test_two_different_grades_of_one_answer_are_refused_and_equal_ones_are_not(write_jsonl) -> None:
     same = {"answers": ["Yes."], "grades": {"r1": [[0.0, 2.0]]}}
     assert recorded(write_jsonl([LINES[0], same])).grade([ask("r1", "Yes.")]) == [Grades(aspects=(0.0, 2.0))]
     with pytest.raises(BadInput, match="two different grades of the same answer to row 'r1'"):
         recorded(write_jsonl([LINES[0], {**LINES[0], "grades": [1, 2]}]))
 
 
-def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl: Write) -> None:
+def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl) -> None:
     line = LINES[0]
     base = recorded(write_jsonl(LINES, "grades.jsonl")).fingerprint
     extra = [{**line, "rater": "kim"}, *LINES[1:]]

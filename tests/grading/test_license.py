@@ -22,24 +22,20 @@ def write(path: Path, lines: list[dict[str, Any]]) -> Path:
     return path
 
 
-def people(tmp_path: Path, right: tuple[float, ...] = (0.9, 0.9, 0.9), items: int = 120) -> Path:
-    """Each person says `chosen` of as many items as given; who errs where is drawn."""
+def people(tmp_path: Path) -> Path:
+    """Each of three persons says `chosen` of nine in ten items; who errs where is drawn."""
     rng = np.random.default_rng(1)
     lines = [
-        {
-            "item": f"i{n}",
-            "annotator": f"p{p}",
-            "judgment": "chosen" if rng.random() < r else "rejected",
-        }
-        for n in range(items)
-        for p, r in enumerate(right)
+        {"item": f"i{n}", "annotator": f"p{p}", "judgment": "chosen" if rng.random() < 0.9 else "rejected"}
+        for n in range(120)
+        for p in range(3)
     ]
     return write(tmp_path / "people.jsonl", lines)
 
 
-def judge(tmp_path: Path, share: float, items: int = 400) -> str:
+def judge(tmp_path: Path, share: float) -> str:
     rng = np.random.default_rng(2)
-    said = [{"item": f"i{n}", "judgment": "chosen" if rng.random() < share else "rejected"} for n in range(items)]
+    said = [{"item": f"i{n}", "judgment": "chosen" if rng.random() < share else "rejected"} for n in range(400)]
     return str(write(tmp_path / "judge.jsonl", said))
 
 
@@ -93,50 +89,31 @@ def test_the_export_of_a_study_asks_about_preference_and_quality(tmp_path):
     ]
     write(run / "outcomes.jsonl", outcomes)
     made = licensed(tmp_path, license=str(run), human=write(tmp_path / "judgements.jsonl", [*said, *left_out]))
-    assert [(q.name, q.items, q.agreement.value) for q in made.questions] == [
-        ("preference", 3, 1.0),
-        ("quality", 3, 1.0),
-    ]
+    agreement = [(q.name, q.items, q.agreement.value) for q in made.questions]
+    assert agreement == [("preference", 3, 1.0), ("quality", 3, 1.0)]
 
 
-def grading_run(tmp_path: Path) -> tuple[Path, Path]:
-    """A constant grader's run, and grades by two people of the same answers."""
+def test_grades_of_two_people_and_of_a_constant_grader_are_compared_per_answer(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     graded = [{"pair": f"x{n}", "answer": "x", "score": 0.75, "cluster": f"c{n}", "round": 0} for n in range(6)]
     write(run / "grades.jsonl", graded)
     lines = [{"pair": f"x{n}", "answer": "x", "annotator": p, "grades": [0, 2, 1]} for n in range(6) for p in "ab"]
-    return run, write(tmp_path / "h.jsonl", lines)
-
-
-def test_grades_of_people_and_of_a_grader_are_compared_per_answer(tmp_path):
-    run, human = grading_run(tmp_path)
-    question = licensed(tmp_path, license=str(run), human=human).questions[0]
+    question = licensed(tmp_path, license=str(run), human=write(tmp_path / "h.jsonl", lines)).questions[0]
     assert (question.name, question.scale, question.inflation.value) == ("grades", "numeric", 0.25)
 
 
 @pytest.mark.parametrize(
     ("human", "said", "problem"),
     [
-        ({"item": "i", "judgment": 1}, {"item": "i", "judgment": 1}, "`annotator` is missing"),
-        (
-            {"item": "i", "annotator": "a", "judgment": "maybe"},
-            {"item": "i", "judgment": 1},
-            "a finite number, or one of",
-        ),
-        (
-            {"item": "i", "annotator": "a", "judgment": 1},
-            {"item": "j", "judgment": 1},
-            "no item was judged by people and",
-        ),
-        (
-            {"item": "i", "annotator": "a", "judgment": 1, "question": "tone"},
-            {"item": "i", "judgment": 1},
-            "people judged tone, the judge preference",
-        ),
+        ({"annotator": ""}, {}, "`annotator` is missing"),
+        ({"judgment": "maybe"}, {}, "a finite number, or one of"),
+        ({}, {"item": "j"}, "no item was judged by people and"),
+        ({"question": "tone"}, {}, "people judged tone, the judge preference"),
     ],
 )
 def test_files_that_do_not_fit_are_refused_in_one_line(tmp_path, human, said, problem):
+    said, human = {"item": "i", "judgment": 1, **said}, {"item": "i", "annotator": "a", "judgment": 1, **human}
     with pytest.raises(BadInput, match=problem):
         make_license(license=str(write(tmp_path / "j.jsonl", [said])), human=write(tmp_path / "h.jsonl", [human]))
 
@@ -163,10 +140,8 @@ def test_on_pandalm_a_judge_of_2023_is_worse_than_its_three_annotators_by_more_t
         for r in items
         for n in (1, 2, 3)
     ]
-    made = licensed(
-        tmp_path, license=str(write(tmp_path / "j.jsonl", judged)), human=write(tmp_path / "h.jsonl", human)
-    )
-    question = made.questions[0]
+    judge, people = str(write(tmp_path / "j.jsonl", judged)), write(tmp_path / "h.jsonl", human)
+    question = licensed(tmp_path, license=judge, human=people).questions[0]
     assert not question.allowed
     # share of the 974 readable items on which GPT-3.5 is at least as close to the other two as the annotator, averaged
     assert question.test.advantage == pytest.approx(0.758, abs=0.0005)
@@ -176,11 +151,8 @@ def test_an_evaluation_also_reports_accuracy_by_labels_of_people(tmp_path, write
     rows = write_jsonl([make_row(n) for n in range(1, 21)])
     human = [{"item": f"r{n}", "annotator": p, "judgment": "rejected"} for n in range(1, 6) for p in "ab"]
     said = [{"item": f"r{n}", "judgment": "chosen"} for n in range(1, 21)]
-    made = make_license(
-        license=str(write(tmp_path / "j.jsonl", said)),
-        human=write(tmp_path / "h.jsonl", human),
-        out=tmp_path / "license",
-    )
+    judge, people = str(write(tmp_path / "j.jsonl", said)), write(tmp_path / "h.jsonl", human)
+    made = make_license(license=judge, human=people, out=tmp_path / "license")
     result = prb.evaluate(model="length", dataset=str(rows), condition="profile", license=made.folder, quiet=True)
     accuracy, by_people = (result.summary["results"][0][key] for key in ("accuracy", "human_accuracy"))
     # people say the opposite of every label, so where they labeled a row the model is right as often as it is wrong

@@ -15,20 +15,20 @@ from msgspec import structs
 from scipy.stats import spearmanr
 from sklearn.metrics import cohen_kappa_score
 
-from prb.building.stages import to_record
+from prb.building.stages import read_records
 from prb.data.load import load
 from prb.data.publish import convert
-from prb.data.schema import normalize, read_items, to_pair
+from prb.data.schema import read_items, to_pair
 from prb.data.source import open_source
 from prb.errors import BadData, BadInput, TooManyFailures
 from prb.evaluation.conditions import true_plan
 from prb.grading import Answered, GradeConfig, Grades, answered, grading_calls
 from prb.grading.llm import LLMGrader
 from prb.grading.run import (
-    GradableRows,
     GradedPair,
     GradedTwice,
     GradeKey,
+    GradingJob,
     agreement,
     check_failures,
     discrimination,
@@ -40,7 +40,7 @@ from prb.grading.run import (
 )
 from prb.llm import ScriptedLLM
 from prb.runs import read_lines
-from prb.types import Aspect, Failure, FailureKind
+from prb.types import Aspect, Failure
 from prb.work import CalledModel
 from tests.conftest import make_row, make_twins
 
@@ -56,16 +56,14 @@ def by_length(answered: Answered) -> Grades | Failure:
 
 
 class Recording:
-    """A grader that keeps what it was asked, and may be interrupted."""
+    """A grader that keeps what it was asked."""
 
-    def __init__(self, function: Grade = by_length, *, remote: bool = False, interrupted: bool = False) -> None:
+    def __init__(self, function: Grade = by_length, *, remote: bool = False) -> None:
         self.fingerprint, self.remote = "recording", remote
         self.asked: list[Answered] = []
-        self._function, self._interrupted = function, interrupted
+        self._function = function
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
-        if self._interrupted:
-            raise KeyboardInterrupt
         self.asked += answers
         return [self._function(answered) for answered in answers]
 
@@ -81,16 +79,24 @@ def answers(write_jsonl: Write) -> Path:
     return write_jsonl([{"pair": pair, "answer": text} for pair, text in lines], "answers.jsonl")
 
 
+@pytest.fixture
+def run(data: str, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """The summary of what a grader makes of the data."""
+
+    def run(grader: Any, **settings: Any) -> dict[str, Any]:
+        settings = {"grader": "mine", "dataset": data, "out": tmp_path / "run", **settings}
+        return grade(GradeConfig(**settings), grader=grader).summary
+
+    return run
+
+
 def lines(folder: Path) -> list[dict[str, Any]]:
     return list(read_lines(folder / "grades.jsonl"))
 
 
-def test_each_distinct_answer_is_graded_once_and_every_given_one_counts(
-    data: str, answers: Path, tmp_path: Path
-) -> None:
+def test_each_distinct_answer_is_graded_once_and_every_given_one_counts(run, answers, tmp_path) -> None:
     grader = Recording()
-    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
-    summary = grade(config, grader=grader).summary
+    summary = run(grader, answers=answers)
     assert [a.answer for a in grader.asked] == ["abcd", "abcde", "no", "abcdefgh", "abcde"]
     # by length mod 3: abcd 1, abcde 2 three times, no fails, abcdefgh 2; a score is half a grade
     assert summary["score"]["value"] == pytest.approx((0.5 + 1 + 1 + 1 + 1) / 5)
@@ -108,48 +114,37 @@ def test_each_distinct_answer_is_graded_once_and_every_given_one_counts(
     ("remote", "mask_pii", "masked"),
     [(True, "auto", True), (True, "off", False), (False, "auto", False), (False, "on", True)],
 )
-def test_the_users_words_are_masked_for_graders_elsewhere(
-    remote: bool, mask_pii: Any, masked: bool, write_jsonl: Write, answers: Path, tmp_path: Path
-) -> None:
+def test_the_users_words_are_masked_for_graders_elsewhere(run, remote, mask_pii, masked, write_jsonl, answers) -> None:
     mail = "me@example.org"
     aspects = [{"aspect": "brevity", "evidence": f"write to {mail}", "reason": mail}]
     rows = [make_row(n, question=f"Mail {mail}?", narrative=mail, rubric_aspects=aspects) for n in (1, 2, 3)]
-    data = str(write_jsonl(rows, "mail.jsonl"))
     grader = Recording(remote=remote)
-    grade(
-        GradeConfig(grader="mine", dataset=data, answers=answers, mask_pii=mask_pii, out=tmp_path / "run"),
-        grader=grader,
-    )
+    run(grader, dataset=str(write_jsonl(rows, "mail.jsonl")), answers=answers, mask_pii=mask_pii)
     for asked in grader.asked:
         texts = (asked.question, asked.narrative, asked.rubric[0].evidence, asked.rubric[0].reason)
         assert [mail in text for text in texts] == [not masked] * 4
 
 
-def test_a_row_without_rubric_fails_and_the_others_are_graded(write_jsonl: Write, tmp_path: Path) -> None:
+def test_a_row_without_rubric_fails_and_the_others_are_graded(run, write_jsonl) -> None:
     data = str(write_jsonl([make_row(1), make_row(2, rubric_aspects=[])]))
     answers = write_jsonl([{"pair": p, "answer": "[2]"} for p in ("r1", "r2")], "answers.jsonl")
-    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
-    summary = grade(config, grader=LLMGrader(ScriptedLLM("[2]"))).summary
+    summary = run(LLMGrader(ScriptedLLM("[2]")), dataset=data, answers=answers)
     assert (summary["score"]["n"], summary["failures"]) == (1, {"no rubric": 1})
 
 
 @pytest.mark.parametrize("aspects", [(), (1.0, 1.0), (3.0,), (float("nan"),)])
-def test_a_grader_that_returns_nonsense_has_failed(
-    aspects: tuple[float, ...], data: str, answers: Path, tmp_path: Path
-) -> None:
-    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
-    summary = grade(config, grader=Recording(lambda _: Grades(aspects=aspects))).summary
+def test_a_grader_that_returns_nonsense_has_failed(run, aspects, answers) -> None:
+    summary = run(Recording(lambda _: Grades(aspects=aspects)), answers=answers)
     assert (summary["score"]["value"], summary["failures"]) == (None, {"no grades": 6})
 
 
-def test_validation_grades_both_answers_of_every_row(data: str, tmp_path: Path) -> None:
+def test_validation_grades_both_answers_of_every_row(run, tmp_path) -> None:
     def knows(answered: Answered) -> Grades | Failure:
         if "number 5" in answered.question:
             return Failure("busy")
         return Grades(aspects=(2.0,) if answered.answer.startswith("Once") else (1.0,))
 
-    config = GradeConfig(grader="mine", dataset=data, validate=True, out=tmp_path / "run")
-    summary = grade(config, grader=Recording(knows)).summary
+    summary = run(Recording(knows), validate=True)
     found = summary["validation"]
     assert (found["accuracy"]["value"], found["accuracy"]["n"], found["accuracy"]["failed"]) == (1.0, 4, 1)
     assert found["gap"]["value"] == 0.5
@@ -157,15 +152,13 @@ def test_validation_grades_both_answers_of_every_row(data: str, tmp_path: Path) 
     assert len(lines(tmp_path / "run")) == 10
 
 
-def test_human_grades_are_compared_with_the_graders_own(data: str, tmp_path: Path, write_jsonl: Write) -> None:
+def test_human_grades_are_compared_with_the_graders_own(run, write_jsonl) -> None:
     rows = [make_row(n) for n in (1, 2, 5)]
     human = [{"pair": row["id"], "answer": row["chosen"], "grades": [2]} for row in rows]
     human += [{"pair": "r1", "answer": "Never seen before.", "grades": [0]}]
     human += [{"pair": "r1", "answer": rows[0]["chosen"], "grades": [1]}]  # a second annotator
-    path = write_jsonl(human, "human.jsonl")
     grader = Recording(lambda a: Grades(aspects=(2.0,) if a.answer.startswith("Once") else (0.0,)))
-    config = GradeConfig(grader="mine", dataset=data, validate=True, human=path, limit=2, out=tmp_path / "run")
-    summary = grade(config, grader=grader).summary
+    summary = run(grader, validate=True, human=write_jsonl(human, "human.jsonl"), limit=2)
     assert (summary["human"]["answers"], summary["human"]["equal"]["value"]) == (5, 0.8)
     assert summary["validation"]["accuracy"]["n"] == 2  # the limit is on rows, not on what annotators graded
     assert len(grader.asked) == 4 + 3  # one of them is in the sample
@@ -182,7 +175,7 @@ def test_human_grades_are_compared_with_the_graders_own(data: str, tmp_path: Pat
         ({"validate": True, "grad": "x"}, "there is no setting 'grad'"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], says: str) -> None:
+def test_settings_that_do_not_go_together_are_refused(changes, says) -> None:
     with pytest.raises(BadInput, match=says):
         grade(grader=Recording(), **changes)
 
@@ -192,17 +185,17 @@ ASPECTS = [{"aspect": "brevity"}, {"aspect": "warmth"}]
 
 
 @pytest.fixture
-def rows(write_jsonl: Write) -> GradableRows:
-    bare = make_row(2, rubric_aspects=[])
-    return GradableRows(load(str(write_jsonl([make_row(1, rubric_aspects=ASPECTS), bare, *make_twins(3)]))))
+def job(write_jsonl: Write) -> GradingJob:
+    rows = [make_row(1, rubric_aspects=ASPECTS), make_row(2, rubric_aspects=[]), *make_twins(3)]
+    return GradingJob(GradeConfig(validate=True), load(str(write_jsonl(rows))))
 
 
-def test_grades_of_a_file_are_of_an_answer_to_a_row(rows: GradableRows) -> None:
+def test_grades_of_a_file_are_of_an_answer_to_a_row(job) -> None:
     human = {"pair": "r1", "answer": "So.", "grades": [0, 2], "rater": "kim"}
-    assert rows.human_grades(human) == (GradeKey("r1", "So."), Grades(aspects=(0.0, 2.0)))
+    assert job.human_grades(human) == (GradeKey("r1", "So."), Grades(aspects=(0.0, 2.0)))
 
 
-def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> None:
+def test_every_wrong_line_is_named(job, write_jsonl) -> None:
     lines: list[Any] = [
         {"pair": "r1", "answer": "So."},
         {"pair": "r9", "answer": "So."},
@@ -212,12 +205,12 @@ def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> No
     ]
     path = write_jsonl(lines, "a.jsonl")
     with pytest.raises(BadInput) as caught:
-        read_items(path, rows.key)
+        read_items(path, job.key)
     assert str(caught.value).splitlines() == [
         f"{path} has lines that cannot be used",
-        f"  a.jsonl:2: `pair` must be the id of a row of {rows.name}, not 'r9'",
+        f"  a.jsonl:2: `pair` must be the id of a row of {job.name}, not 'r9'",
         "  a.jsonl:3: `answer` is missing or not a string (and 1 more: a.jsonl:4)",
-        f"  a.jsonl:5: `pair` must be the id of a row of {rows.name}, not None",
+        f"  a.jsonl:5: `pair` must be the id of a row of {job.name}, not None",
     ]
 
 
@@ -233,15 +226,14 @@ def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> No
         ({"pair": "r9", "grades": [1, 1]}, "must be the id of a row"),
     ],
 )
-def test_human_grades_must_fit_the_rubric(line: Any, says: str, rows: GradableRows) -> None:
+def test_human_grades_must_fit_the_rubric(line, says, job) -> None:
     with pytest.raises(ValueError, match=says):
-        rows.human_grades({"pair": "r1", "answer": "So.", **line})
+        job.human_grades({"pair": "r1", "answer": "So.", **line})
 
 
-def test_a_dataset_without_any_rubric_is_refused(write_jsonl: Write) -> None:
-    data = load(str(write_jsonl([make_row(1, rubric_aspects=[])])))
+def test_a_dataset_without_any_rubric_is_refused(write_jsonl) -> None:
     with pytest.raises(BadInput, match="has a rubric"):
-        GradableRows(data)
+        grade(dataset=str(write_jsonl([make_row(1, rubric_aspects=[])])), validate=True)
 
 
 # --- aspects may have a weight, a polarity, and be required ---
@@ -258,34 +250,29 @@ def test_a_dataset_without_any_rubric_is_refused(write_jsonl: Write) -> None:
         ((2, 2), (Aspect("x"), Aspect("y", required=True, negative=True)), 0),
     ],
 )
-def test_an_aspect_counts_as_its_rubric_says(grades: tuple[float, ...], rubric: tuple[Aspect, ...], score: float):
+def test_an_aspect_counts_as_its_rubric_says(grades, rubric, score):
     assert Grades(aspects=grades, rubric=rubric).score == pytest.approx(score)
 
 
-def test_a_row_says_how_its_aspects_count_and_grading_honors_it(write_jsonl: Write, tmp_path: Path) -> None:
-    aspects = [
-        {"aspect": "brevity", "weight": 3, "required": True},
-        {"aspect": "jargon", "polarity": "negative", "weight": 1},
-    ]
+def test_a_row_says_how_its_aspects_count_and_grading_honors_it(run, write_jsonl, tmp_path) -> None:
+    counted = {"aspect": "brevity", "weight": 3, "required": True}
+    negative = {"aspect": "jargon", "polarity": "negative"}
+    aspects = [counted, {**negative, "weight": 1}]
     path = write_jsonl([make_row(1, rubric_aspects=aspects), make_row(2)])
     answers = write_jsonl([{"pair": "r1", "answer": "x"}], "answers.jsonl")
     grader = Recording(lambda a: Grades(aspects=(2.0,) * len(a.rubric)))
-    result = grade(grader=grader, dataset=str(path), answers=answers, out=tmp_path / "run")
-    assert result.summary["score"]["value"] == pytest.approx(3 / 4)
+    assert run(grader, dataset=str(path), answers=answers)["score"]["value"] == pytest.approx(3 / 4)
     assert convert(open_source(str(path)), tmp_path / "rows.parquet") == 2
     assert next(iter(open_source(str(tmp_path / "rows.parquet")).rows())).data["rubric_aspects"] == aspects
-    record = to_record(normalize({"id": 1, "question": "q?", "posts": ["p"], "rubric_aspects": aspects}, "records"))
-    assert [{k: v for k, v in aspect.as_row().items() if v} for aspect in record.rubric] == [
-        aspects[0],
-        {"aspect": "jargon", "polarity": "negative"},
-    ]
+    record, _ = read_records(str(path))
+    assert [{k: v for k, v in aspect.as_row().items() if v} for aspect in record.rubric] == [counted, negative]
 
 
 @pytest.mark.parametrize("wrong", [{"weight": 0}, {"weight": "much"}, {"polarity": "bad"}, {"required": "yes"}])
-def test_a_wrong_way_to_count_is_an_error_of_the_row(write_jsonl: Write, tmp_path: Path, wrong: Any) -> None:
-    path = write_jsonl([make_row(1, rubric_aspects=[{"aspect": "brevity", **wrong}])])
+def test_a_wrong_way_to_count_is_an_error_of_the_row(run, write_jsonl, wrong) -> None:
+    data = str(write_jsonl([make_row(1, rubric_aspects=[{"aspect": "brevity", **wrong}])]))
     with pytest.raises(BadData):
-        grade(dataset=str(path), validate=True, out=tmp_path / "run")
+        run(Recording(), dataset=data, validate=True)
 
 
 def test_a_grader_reads_that_an_aspect_is_negative_and_never_how_much_it_counts() -> None:
@@ -305,26 +292,19 @@ def test_the_oracle_is_told_how_an_aspect_counts() -> None:
 
 
 # --- graders that do not answer ---
-def failing(failure: Failure, after: int, times: int = 10**9) -> Grade:
-    calls = iter(range(10**9))
-
-    def function(answered: Answered) -> Grades | Failure:
-        return failure if after <= next(calls) < after + times else by_length(answered)
-
-    return function
-
-
 @pytest.mark.parametrize(("kind", "fresh", "again"), [("transient", False, 2), ("row", False, 0), ("row", True, 10)])
-def test_answers_that_failed_are_graded_again(
-    data: str, tmp_path: Path, kind: FailureKind, fresh: bool, again: int
-) -> None:
-    config = GradeConfig(grader="mine", dataset=data, validate=True, out=tmp_path / "run", batch=4)
-    whole = grade(config, grader=Recording(), out=tmp_path / "whole").summary
-    first = grade(config, grader=Recording(failing(Failure("lost", kind=kind), 2, 2))).summary
+def test_answers_that_failed_are_graded_again(run, tmp_path, kind, fresh, again) -> None:
+    calls = iter(range(10))
+
+    def failing(answered: Answered) -> Grades | Failure:
+        return Failure("lost", kind=kind) if next(calls) in (2, 3) else by_length(answered)
+
+    whole = run(Recording(), validate=True, batch=4, out=tmp_path / "whole")
+    first = run(Recording(failing), validate=True, batch=4)
     with pytest.raises(TooManyFailures, match=r"mine: 1 of 5 failed \(2 × lost\)"):
         check_failures(read_summary(first), 0.1)
     grader = Recording()
-    mended = grade(config, grader=grader, fresh=fresh).summary
+    mended = run(grader, validate=True, batch=4, fresh=fresh)
     assert len(grader.asked) == again
     assert (mended == whole) == bool(again)
     assert len(lines(tmp_path / "run")) == 10
@@ -368,7 +348,7 @@ def test_discrimination_by_hand() -> None:
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
 @given(two_columns)
-def test_weighted_kappa_is_that_of_scikit_learn(columns: np.ndarray) -> None:
+def test_weighted_kappa_is_that_of_scikit_learn(columns) -> None:
     own = weighted_kappa(columns)
     theirs = cohen_kappa_score(*columns.T, labels=[0, 1, 2], weights="quadratic")
     assert np.isnan(theirs) if own is None else own == pytest.approx(theirs)
@@ -383,7 +363,7 @@ def test_weighted_kappa_by_hand() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=30).map(np.array))
-def test_ranks_keep_all_that_spearman_looks_at(columns: np.ndarray) -> None:
+def test_ranks_keep_all_that_spearman_looks_at(columns) -> None:
     found = rank_correlation(ranks(columns))
     if found is None:
         assert (np.ptp(columns, axis=0) == 0).any()

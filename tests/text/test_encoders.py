@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,7 +40,7 @@ def test_static_vectors_put_paraphrases_closer_than_strangers() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=5))
-def test_static_rows_are_of_length_one_or_zero_and_know_no_neighbours(texts: list[str]) -> None:
+def test_static_rows_are_of_length_one_or_zero_and_know_no_neighbours(texts) -> None:
     rows = ENCODERS.make("static").encode(texts)
     for row, text in zip(rows, texts, strict=True):
         assert np.linalg.norm(row) == pytest.approx(1 if text.strip() else 0, abs=1e-5)
@@ -73,7 +72,7 @@ def minilm() -> Encoder:
     ("name", "size"),
     [("minilm", 384), *(pytest.param(name, 768, marks=pytest.mark.slow) for name in ("mpnet", "nomic"))],
 )
-def test_a_paraphrase_is_closer_than_a_stranger_and_long_texts_are_cut(name: str, size: int) -> None:
+def test_a_paraphrase_is_closer_than_a_stranger_and_long_texts_are_cut(name, size) -> None:
     pytest.importorskip("xllamacpp" if name == "nomic" else "transformers", reason="needs an extra")
     if here(name) == "no":
         pytest.skip(f"needs its weights: `prb models pull {name}`")
@@ -84,14 +83,14 @@ def test_a_paraphrase_is_closer_than_a_stranger_and_long_texts_are_cut(name: str
     assert np.linalg.norm([near, like, far, long], axis=1) == pytest.approx(1, abs=1e-5)
 
 
-def test_a_row_does_not_depend_on_its_neighbours(minilm: Encoder) -> None:
+def test_a_row_does_not_depend_on_its_neighbours(minilm) -> None:
     together = ENCODERS.make("minilm").encode([*TEXTS, "word " * 300])
     alone = ENCODERS.make("minilm")
     for text, row in zip(TEXTS, together, strict=False):
         assert np.array_equal(alone.encode([text])[0], row)
 
 
-def test_the_fingerprint_follows_the_content(minilm: Encoder, tmp_path: Path) -> None:
+def test_the_fingerprint_follows_the_content(minilm, tmp_path) -> None:
     original, copy = local_folder("minilm"), tmp_path / "copy"
     shutil.copytree(original, copy)
     assert ENCODERS.make(f"minilm?path={copy}").fingerprint == minilm.fingerprint
@@ -104,14 +103,14 @@ def test_the_fingerprint_follows_the_content(minilm: Encoder, tmp_path: Path) ->
     assert len({minilm.fingerprint, changed, ENCODERS.make(f"minilm?path={copy}").fingerprint}) == 3
 
 
-def test_damaged_weights_are_one_line(minilm: Encoder, tmp_path: Path) -> None:
+def test_damaged_weights_are_one_line(minilm, tmp_path) -> None:
     shutil.copytree(local_folder("minilm"), tmp_path / "copy")
     (tmp_path / "copy" / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(BadInput, match=r"cannot load .*copy: "):
         ENCODERS.make(f"minilm?path={tmp_path / 'copy'}")
 
 
-def test_without_the_extra_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_message_says_how_to_get_it(tmp_path, monkeypatch) -> None:
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtra, match=r"the minilm encoder needs the 'torch' extra"):

@@ -32,13 +32,13 @@ from prb.types import Aspect
         ("ÄRGER Straße", ["ärger", "straße"]),
     ],
 )
-def test_words_are_lower_case_and_keep_inner_apostrophes_and_hyphens(text: str, expected: list[str]) -> None:
+def test_words_are_lower_case_and_keep_inner_apostrophes_and_hyphens(text, expected) -> None:
     assert words(text) == expected
 
 
 @settings(deadline=None)
 @given(st.text())
-def test_words_of_words_are_the_same_words(text: str) -> None:
+def test_words_of_words_are_the_same_words(text) -> None:
     assert words(" ".join(words(text))) == words(text)
 
 
@@ -53,7 +53,7 @@ def test_words_of_words_are_the_same_words(text: str) -> None:
         ('He said "No." Then he left.', ['He said "No.', "Then he left."]),
     ],
 )
-def test_sentences_end_at_marks_and_at_lines(text: str, expected: list[str]) -> None:
+def test_sentences_end_at_marks_and_at_lines(text, expected) -> None:
     assert sentences(text) == expected
 
 
@@ -63,7 +63,7 @@ def test_bullets_and_numbers_make_a_list() -> None:
 
 
 @pytest.mark.parametrize(("word", "n"), [("cat", 1), ("garden", 2), ("remember", 3), ("celebration", 4)])
-def test_syllables_are_counted_by_hyphenation(word: str, n: int) -> None:
+def test_syllables_are_counted_by_hyphenation(word, n) -> None:
     assert syllables(word) == n
 
 
@@ -86,7 +86,7 @@ def test_near_duplicates_are_found_across_blocks() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=12), st.integers(1, 5))
-def test_every_run_stands_in_the_text(units: list[str], n: int) -> None:
+def test_every_run_stands_in_the_text(units, n) -> None:
     text = " ".join(units)
     assert all(f" {run} " in f" {text} " for run in word_runs(text, n))
     assert bool(word_runs(text, n)) == (len(units) >= n)

@@ -15,27 +15,26 @@ from prb.registry import Spec
 from prb.work import FailureConfig
 
 Stage = Literal["rubric", "couple", "negative", "answer", "grade", "quality", "blind"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
-"""In the order in which they run."""
 Role = Literal["write", "grade", "judge"]
-ROLES: dict[Stage, Role] = {
-    "rubric": "write",
-    "negative": "write",
-    "couple": "judge",
-    "answer": "write",
-    "grade": "grade",
-    "quality": "judge",
-    "blind": "judge",
+
+
+class Job(NamedTuple):
+    role: Role
+    prompt: str
+    """Name of its file."""
+
+
+STAGES: dict[Stage, Job] = {
+    "rubric": Job("write", "build_rubric"),
+    "couple": Job("judge", "build_couple"),
+    "negative": Job("write", "build_oppose"),
+    "answer": Job("write", "build_answer"),
+    "grade": Job("grade", "grade_all"),
+    "quality": Job("judge", "build_quality"),
+    "blind": Job("judge", "judge_pairwise"),
 }
-PROMPTS: dict[Stage, str] = {
-    "rubric": "build_rubric",
-    "negative": "build_oppose",
-    "couple": "build_couple",
-    "answer": "build_answer",
-    "grade": "grade_all",
-    "quality": "build_quality",
-    "blind": "judge_pairwise",
-}
+"""In the order in which they run."""
+ROLES: tuple[Role, ...] = get_args(Role)
 ASPECTS = (2, 6)
 """Smallest and largest number of aspects of a rubric that is written; one answer cannot meet many more."""
 CANDIDATES = 2
@@ -73,9 +72,7 @@ GATES = {
     "answer": Gate("an answer was written that is neither empty nor cut off"),
     "refusal": Gate("the answer is not a refusal", optional=True),
     "wording": Gate(
-        "the answer shares no run of words with rubric or narrative",
-        optional=True,
-        limits={"words": Limit(5, 2, 100)},
+        "the answer shares no run of words with rubric or narrative", optional=True, limits={"words": Limit(5, 2, 100)}
     ),
     "aspects": Gate("chosen meets every aspect (1 or 2) and rejected none (0), graded blind", optional=True),
     "length": Gate("both answers have about the same length", optional=True, limits={"gap": Limit(0.15)}),

@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prb import __version__
-from prb.building.config import GATES, PROMPTS, ROLES, ROUNDS, STAGES, BuildConfig, Role, gate_limits
+from prb.building.config import GATES, ROLES, ROUNDS, STAGES, BuildConfig, Role, Stage, gate_limits
 from prb.building.stages import (
     SIDES,
     AnswerPair,
     Candidate,
     Ledger,
     PairTask,
-    Partner,
     Reject,
     Rubric,
+    StageLLM,
     UserRecord,
     estimate_cost,
     judge_couples,
@@ -37,7 +37,6 @@ from prb.building.stages import (
     propose_couples,
     rate_quality,
     read_records,
-    wishes,
     write_answers,
     write_opposites,
     write_rubrics,
@@ -57,7 +56,7 @@ from prb.stats.credit import CREDIT
 from prb.stats.estimate import components
 from prb.text.encoders import ENCODERS, Matrix
 from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates
-from prb.types import Aspect, Duel, Failure, Query
+from prb.types import Duel, Failure, Query
 from prb.work import open_replies, refuse_failures, share_problem, unanswered
 
 PAIRS, REJECTS, CHECKS, CARD = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json"
@@ -78,7 +77,7 @@ def build(
     records = read_records(config.input)[: config.limit]
     if config.dry_run:
         if not llms:
-            for role in ROLES.values():
+            for role in ROLES:
                 check_llm(config.spec_of(role))
         limits = gate_limits(config.gate)["input"]
         usable = [record for record in records if not record_gate(record, **limits)]
@@ -115,7 +114,7 @@ def record_gate(record: UserRecord, posts: float) -> str | None:
     return None if record.narrative or record.rubric else "neither narrative nor rubric"
 
 
-_REFUSAL = re.compile(
+REFUSAL = re.compile(
     r"^\W*(?:as\s+an\s+ai\b|(?:(?:(?:i\s+am|i['’]m)\s+(?:\w+\s+)?(?:sorry|afraid)|sorry|unfortunately|i\s+apologi[sz]e)\b"
     r"[\s,.;:]*(?:but\s+|that\s+)?)?(?:i\s+(?:can(?:no|['’])t|cannot|won['’]t|am\s+(?:unable|not\s+able)\s+to|must\s+decline))"
     r"\s+(?:to\s+)?(?:help|assist|provide|answer|comply|do\s+that|give|write|discuss|support|fulfil))",
@@ -123,24 +122,19 @@ _REFUSAL = re.compile(
 )
 
 
-def refusal_gate(answer: str) -> str | None:
-    return f"begins like a refusal: {answer[:60]!r}" if _REFUSAL.match(answer) else None
-
-
-def wording_gate(answer: str, record: UserRecord, rubric: Sequence[Aspect], words: float) -> str | None:
+def wording_gate(answer: str, record: UserRecord, words: float) -> str | None:
     """Wording of the question may be repeated."""
-    hidden = SharedWording(hidden_texts(record.narrative, rubric), int(words), allowed=record.question)
+    hidden = SharedWording(hidden_texts(record.narrative, record.rubric), int(words), allowed=record.question)
     shared = hidden.first_in(answer)
     return f"shares {shared!r} with rubric or narrative" if shared else None
 
 
-def aspects_gate(chosen: Sequence[float] = (), rejected: Sequence[float] = ()) -> str | None:
-    """Grades of either side, or of both."""
-    for n, grade in enumerate(chosen, 1):
-        if grade < 1:
+def aspects_gate(grades: Sequence[float], *, follows: bool) -> str | None:
+    """Of an answer that should follow a rubric, or go against it."""
+    for n, grade in enumerate(grades, 1):
+        if follows and grade < 1:
             return f"chosen does not meet aspect {n}"
-    for n, grade in enumerate(rejected, 1):
-        if grade > 0:
+        if not follows and grade > 0:
             return f"rejected meets aspect {n} (grade {grade:g})"
     return None
 
@@ -153,10 +147,6 @@ def length_gate(chosen: str, rejected: str, gap: float) -> str | None:
 
 def length_gap(chosen: str, rejected: str) -> float:
     return abs(len(chosen) - len(rejected)) / max(len(chosen), len(rejected), 1)
-
-
-def form_gate(chosen: str, rejected: str) -> str | None:
-    return "one answer is a list, the other is not" if is_list(chosen) != is_list(rejected) else None
 
 
 def quality_gate(chosen: float, rejected: float, floor: float, margin: float) -> str | None:
@@ -191,7 +181,6 @@ class Pipeline:
         self.checks: list[Check] = []
         self.total = len(records)
         self.records, self.rejects = records, list[Reject]()
-        self.rubrics: dict[str, Rubric] = {}
         self.verified: dict[str, AnswerPair] = {}
         self.blind: list[BlindResult] = []
         self.posts_left_out = 0
@@ -201,10 +190,13 @@ class Pipeline:
         self._admit()
         self._write_rubrics()
         couples = self._couple() if self.config.mirror else []
-        taken = {record.id for task in couples for record, _ in task.users}
+        taken = {record.id for task in couples for record in task.users}
         alone = self._oppose([record for record in self.records if record.id not in taken])
         self._run_rounds([*couples, *alone])
         return self._write()
+
+    def _llm(self, stage: Stage) -> StageLLM:
+        return StageLLM(self.ledger, stage)
 
     def _check(self, record: str, round: int, what: str, gate: str, reason: str | Failure | None) -> bool:
         """Record a check; whether it was passed. A gate that is off passes everything, one that failed nothing."""
@@ -246,72 +238,59 @@ class Pipeline:
 
     def _write_rubrics(self) -> None:
         """Rubrics of the input are kept. Posts that repeat the hidden part word for word leave the profile."""
-        todo = [record for record in self.records if not record.rubric]
-        written = write_rubrics(self.ledger.llm("rubric"), todo, self.ledger.sampling("rubric"))
-        rubrics = {record.id: rubric for record, rubric in zip(todo, written, strict=True)}
+        written = iter(write_rubrics(self._llm("rubric"), [record for record in self.records if not record.rubric]))
         kept = []
         for record in self.records:
-            rubric = record.rubric or rubrics[record.id]
+            rubric: Rubric | Failure = record.rubric or next(written)
             if isinstance(rubric, Failure):
                 self._admits(record, "rubric", rubric)
                 continue
             self._admits(record, "rubric", None)
-            self.rubrics[record.id] = rubric
             hidden = SharedWording(hidden_texts(record.narrative, rubric), LEAK_WORDS)
-            clean = replace(record, posts=tuple(post for post in record.posts if not hidden.first_in(post.text)))
-            leaks = len(record.posts) - len(clean.posts)
+            posts = tuple(post for post in record.posts if not hidden.first_in(post.text))
+            clean, leaks = replace(record, rubric=rubric, posts=posts), len(record.posts) - len(posts)
             self.posts_left_out += leaks
             if not leaks or self._admits(clean, "input", record_gate(clean, **self.limits["input"])):
                 kept.append(clean)
         self.records = kept
 
     def _couple(self) -> list[PairTask]:
-        proposed = propose_couples(self.records, ENCODERS.make("static"), self.limits["couple"]["cosine"])
-        couples = [(Partner(a, self.rubrics[a.id]), Partner(b, self.rubrics[b.id])) for a, b in proposed]
-        verdicts = judge_couples(self.ledger.llm("couple"), couples, self.ledger.sampling("couple"))
+        couples = propose_couples(self.records, ENCODERS.make("static"), self.limits["couple"]["cosine"])
         tasks = []
-        for (first, second), verdict in zip(couples, verdicts, strict=True):
+        for couple, verdict in zip(couples, judge_couples(self._llm("couple"), couples), strict=True):
+            first, second = couple
             if isinstance(verdict, Failure) and unanswered(verdict):  # alone they would cost, and be couples next time
-                for record in (first.record, second.record):
+                for record in couple:
                     self._admits(record, "couple", verdict)
                     self.records.remove(record)
                 continue
             reason = None if verdict == "conflict" else str(verdict)
-            if self._check(first.record.id, 0, f"with {second.record.id}", "couple", reason):
-                tasks.append(
-                    PairTask(record=first.record, rubric=first.rubric, against=wishes(second.rubric), partner=second)
-                )
+            if self._check(first.id, 0, f"with {second.id}", "couple", reason):
+                tasks.append(PairTask(users=couple, against=second.wishes))
         return tasks
 
     def _oppose(self, records: Sequence[UserRecord]) -> list[PairTask]:
         """Tasks of users alone, against opposite wishes."""
-        rubrics = [self.rubrics[record.id] for record in records]
-        opposites: list[tuple[str, ...] | Failure] = [()] * len(records)
-        if self.config.mode == "oppose":
-            llm, sampling = self.ledger.llm("negative"), self.ledger.sampling("negative")
-            opposites = write_opposites(llm, records, rubrics, sampling)
+        if self.config.mode == "avoid":
+            return [PairTask(users=(record,)) for record in records]
         tasks = []
-        for record, rubric, against in zip(records, rubrics, opposites, strict=True):
+        for record, against in zip(records, write_opposites(self._llm("negative"), records), strict=True):
             if isinstance(against, Failure):
                 self._admits(record, "negative", against)
-                continue
-            if self.config.mode == "oppose":
+            else:
                 self._admits(record, "negative", None)
-            tasks.append(PairTask(record=record, rubric=rubric, against=against))
+                tasks.append(PairTask(users=(record,), against=against))
         return tasks
 
     def _run_rounds(self, tasks: Sequence[PairTask]) -> None:
         """Write and verify; up to `ROUNDS` times, rewrite what failed or what can be predicted without the user."""
         for round in range(1, ROUNDS + 1):
-            results = self._run_round(tasks, round)
-            self.verified |= {id_: result for id_, result in results.items() if isinstance(result, AnswerPair)}
-            failed = [task for task in tasks if task.id not in self.verified]
+            rejects = self._run_round(tasks, round)
+            failed = [task for task in tasks if task.id in rejects]
             predictable = self._find_predictable(round)
             if round == ROUNDS:
                 for task in failed:
-                    reject = results[task.id]
-                    assert isinstance(reject, Reject)
-                    self.rejects += [reject._replace(record=record.id) for record, _ in task.users]
+                    self.rejects += [rejects[task.id]._replace(record=record.id) for record in task.users]
                 while predictable:  # what remains is another set, so it is measured again
                     self.rejects += predictable.values()
                     for id_ in predictable:
@@ -319,40 +298,50 @@ class Pipeline:
                     predictable = self._find_predictable(round)
                 return
             # a couple for whom no answers were found continues as two users
-            alone = [task for task in failed if task.partner is None]
-            separated = [record for task in failed if task.partner for record, _ in task.users]
+            alone = [task for task in failed if not task.coupled]
+            separated = [record for task in failed if task.coupled for record in task.users]
             rewritten = [self.verified.pop(id_).task for id_ in predictable]
             tasks = [*alone, *self._oppose(separated), *rewritten]
             if not tasks:
                 return
 
-    def _run_round(self, tasks: Sequence[PairTask], round: int) -> dict[str, AnswerPair | Reject]:
-        """Write candidates, drop those that fail a gate, keep the best pair of each task, or why there is none."""
+    def _run_round(self, tasks: Sequence[PairTask], round: int) -> dict[str, Reject]:
+        """Write candidates, drop those that fail a gate, keep the best pair of each task. Why the others have none."""
         first_check = len(self.checks)
         candidates: dict[str, list[Candidate]] = {task.id: [] for task in tasks}
         for candidate in self._grade(self._write_candidates(tasks, round), round):
             candidates[candidate.task.id].append(candidate)
-        matched = [self._match(of_task, round) for of_task in candidates.values()]
-        results: dict[str, AnswerPair | Reject] = {**self._rate([pairs for pairs in matched if pairs], round)}
+        matched = [pairs for of_task in candidates.values() if (pairs := self._match(of_task, round))]
+        if "quality" not in self.limits:
+            self.verified |= {pairs[0].task.id: pairs[0] for pairs in matched}
+        for n in range(QUALITY_TRIES if "quality" in self.limits else 0):
+            tried = [pairs[n] for pairs in matched if n < len(pairs) and pairs[0].task.id not in self.verified]
+            for pair, quality in zip(tried, rate_quality(self._llm("quality"), tried) if tried else (), strict=True):
+                at = (pair.task.id, round, pair.name, "quality")
+                if isinstance(quality, Failure):
+                    self._check(*at, quality)
+                elif self._apply(*at, quality_gate, *quality):
+                    self.verified[pair.task.id] = replace(pair, quality=quality)
         order = list(GATES)
         failed = [check for check in self.checks[first_check:] if check.reason is not None]
         # whatever got furthest; of several such, the last
         furthest = {c.record: c for c in sorted(failed, key=lambda check: order.index(check.gate))}
-        for id_, check in furthest.items():
-            results.setdefault(id_, Reject(id_, check.gate, f"{check.what}: {check.reason}"))
-        return results
+        return {
+            id_: Reject(id_, check.gate, f"{check.what}: {check.reason}")
+            for id_, check in furthest.items()
+            if id_ not in self.verified
+        }
 
     def _write_candidates(self, tasks: Sequence[PairTask], round: int) -> list[Candidate]:
         """Candidates that are not refusals and leak nothing of either user."""
-        llm, sampling, kept = self.ledger.llm("answer"), self.ledger.sampling("answer"), []
-        candidates = write_answers(llm, tasks, self.config, sampling, round)
-        for candidate in candidates:
+        kept = []
+        for candidate in write_answers(self._llm("answer"), tasks, round):
             at, text = (candidate.task.id, round, candidate.name), candidate.text
+            refusal = f"begins like a refusal: {text[:60]!r}" if REFUSAL.match(text) else None
             if candidate.failure:
                 self._check(*at, "answer", candidate.failure)
-            elif self._apply(*at, "refusal", refusal_gate, text) and all(
-                self._apply(*at, "wording", wording_gate, text, record, rubric)
-                for record, rubric in candidate.task.users
+            elif self._check(*at, "refusal", refusal) and all(
+                self._apply(*at, "wording", wording_gate, text, record) for record in candidate.task.users
             ):
                 kept.append(candidate)
         return kept
@@ -361,13 +350,13 @@ class Pipeline:
         """Graded blind: the grader is not told the side. Answers for a couple are graded against both rubrics."""
         if "aspects" not in self.limits:
             return candidates
-        grader = LLMGrader(self.ledger.llm("grade"), sampling=self.ledger.sampling("grade"))
+        llm = self._llm("grade")
         asked = [
-            Answered(question=c.task.record.question, answer=c.text, rubric=rubric, narrative=record.narrative)
+            Answered(question=c.task.question, answer=c.text, rubric=record.rubric, narrative=record.narrative)
             for c in candidates
-            for record, rubric in c.task.users
+            for record in c.task.users
         ]
-        grades = iter(grader.grade(asked))
+        grades = iter(LLMGrader(llm, sampling=llm.sampling).grade(asked))
         kept = []
         for candidate in candidates:
             passed, of_user = [], None
@@ -377,8 +366,7 @@ class Pipeline:
                 if isinstance(graded, Failure):
                     reason = graded
                 else:
-                    follows = (candidate.side == "chosen") == (whose == "user")
-                    reason = aspects_gate(chosen=graded.aspects) if follows else aspects_gate(rejected=graded.aspects)
+                    reason = aspects_gate(graded.aspects, follows=(candidate.side == "chosen") == (whose == "user"))
                     reason = reason and f"{reason} of the {whose}'s rubric"
                     of_user = graded if whose == "user" else of_user
                 passed.append(self._check(candidate.task.id, round, candidate.name, "aspects", reason))
@@ -393,26 +381,11 @@ class Pipeline:
         for chosen, rejected in product(*([c for c in candidates if c.side == side] for side in SIDES)):
             pair, texts = AnswerPair(chosen=chosen, rejected=rejected, round=round), (chosen.text, rejected.text)
             at = (pair.task.id, round, pair.name)
-            if self._apply(*at, "length", length_gate, *texts) and self._apply(*at, "form", form_gate, *texts):
+            form = "one answer is a list, the other is not" if is_list(texts[0]) != is_list(texts[1]) else None
+            if self._apply(*at, "length", length_gate, *texts) and self._check(*at, "form", form):
                 met = sum(chosen.grades.aspects) if chosen.grades else 0.0
                 ranked.append((-met, length_gap(*texts), pair))
         return [pair for *_, pair in sorted(ranked, key=lambda entry: entry[:2])]
-
-    def _rate(self, matched: Sequence[Sequence[AnswerPair]], round: int) -> dict[str, AnswerPair]:
-        """For each task, the best pair whose answers are good and equally good."""
-        if "quality" not in self.limits:
-            return {pairs[0].task.id: pairs[0] for pairs in matched}
-        llm, sampling = self.ledger.llm("quality"), self.ledger.sampling("quality")
-        rated: dict[str, AnswerPair] = {}
-        for n in range(QUALITY_TRIES):
-            tried = [pairs[n] for pairs in matched if n < len(pairs) and pairs[0].task.id not in rated]
-            for pair, quality in zip(tried, rate_quality(llm, tried, sampling) if tried else [], strict=True):
-                at = (pair.task.id, round, pair.name, "quality")
-                if isinstance(quality, Failure):
-                    self._check(*at, quality)
-                elif self._apply(*at, quality_gate, *quality):
-                    rated[pair.task.id] = replace(pair, quality=quality)
-        return rated
 
     def _find_predictable(self, round: int) -> dict[str, Reject]:
         """Pairs that must go for the set to be within the blind limit, and those that could not be judged."""
@@ -430,8 +403,7 @@ class Pipeline:
                 id_ = pair.task.id
                 if credit is None:
                     last = next(c for c in reversed(self.checks) if c.record == id_ and c.reason)
-                    gate = "endpoint" if last.gate == "endpoint" else result.name
-                    rejects.setdefault(id_, Reject(id_, gate, str(last.reason)))
+                    rejects.setdefault(id_, Reject(id_, last.gate, str(last.reason)))
                 elif not self._check(id_, round, "pair", result.name, reason if id_ in worst else None):
                     rejects.setdefault(id_, Reject(id_, result.name, reason))
         return rejects
@@ -439,13 +411,13 @@ class Pipeline:
     def _judge_blind(self, pairs: Sequence[AnswerPair]) -> BlindResult:
         """By a judge who sees the question alone, in both orders. It is not asked about couples, where its accuracy is
         50 % anyway."""
-        judge = PairwiseJudge(self.ledger.llm("blind"), STYLES["pairwise"], sampling=self.ledger.sampling("blind"))
-        asked = [n for n, pair in enumerate(pairs) if pair.task.partner is None]
+        llm = self._llm("blind")
+        asked = [n for n, pair in enumerate(pairs) if not pair.task.coupled]
         duels: list[Duel] = []
         for pair in (pairs[n] for n in asked):
-            query, answers = Query(question=pair.task.record.question), (pair.chosen.text, pair.rejected.text)
+            query, answers = Query(question=pair.task.question), (pair.chosen.text, pair.rejected.text)
             duels += [Duel(query, *answers), Duel(query, *reversed(answers))]
-        verdicts = judge.prefer(duels)
+        verdicts = PairwiseJudge(llm, STYLES["pairwise"], sampling=llm.sampling).prefer(duels)
         credits: list[float | None] = [0.5] * len(pairs)
         for n, forward, backward in zip(asked, verdicts[::2], verdicts[1::2], strict=True):
             for verdict in (forward, backward):
@@ -459,7 +431,7 @@ class Pipeline:
     def _write(self) -> dict[str, Any]:
         pairs, ledger, out = list(self.verified.values()), self.ledger, self.config.out
         rows = [row for pair in pairs for row in pair_rows(pair)]
-        prompts = sorted({"material", "build_avoid", *PROMPTS.values()})
+        prompts = sorted({"material", "build_avoid", *(job.prompt for job in STAGES.values())})
         applied = Counter(check.gate for check in self.checks)
         passed = Counter(check.gate for check in self.checks if check.reason is None)
         blind: dict[str, float | None] = dict.fromkeys(name for name in BLIND_GATES if name in self.limits)
@@ -521,7 +493,7 @@ class BlindResult:
         predicted = [
             (margin, credit, pair.task.id)
             for pair, credit, margin in zip(pairs, self.credits, self.margins, strict=True)
-            if pair.task.partner is None and credit is not None and credit > limit
+            if not pair.task.coupled and credit is not None and credit > limit
         ]
         worst = []
         for _, credit, pair_id in sorted(predicted, key=lambda entry: -entry[0]):
@@ -535,7 +507,7 @@ class BlindResult:
         rows: list[float] = []
         for pair, credit in zip(pairs, self.credits, strict=True):
             if credit is not None:
-                rows += [credit] if pair.task.partner is None else [credit, 1 - credit]
+                rows += [credit, 1 - credit] if pair.task.coupled else [credit]
         return rows
 
 
@@ -548,12 +520,10 @@ def learn_blind(pairs: Sequence[AnswerPair]) -> BlindResult | None:
         return np.hstack([encoder.encode(answers), np.array(style)])
 
     chosen, rejected = (features([getattr(pair, side).text for pair in pairs]) for side in SIDES)
-    rows = [
-        (n, swapped) for n, pair in enumerate(pairs) for swapped in ((False, True) if pair.task.partner else (False,))
-    ]
+    rows = [(n, swapped) for n, pair in enumerate(pairs) for swapped in (False, True)[: len(pair.task.users)]]
     index = [n for n, _ in rows]
     swap = np.array([swapped for _, swapped in rows])[:, None]
-    users = [[record.user for record, _ in pair.task.users] for pair in pairs]
+    users = [[record.user for record in pair.task.users] for pair in pairs]
     cluster_of = components((linked[0], linked[-1]) for linked in users)
     clusters = [cluster_of[linked[0]] for linked in users]
     first = np.where(swap, rejected[index], chosen[index])
@@ -570,33 +540,26 @@ def learn_blind(pairs: Sequence[AnswerPair]) -> BlindResult | None:
 
 def pair_rows(pair: AnswerPair) -> Iterator[dict[str, Any]]:
     """One row, or the mirror rows of a couple: the same question and answers with swapped labels."""
-    task, partner, answers = pair.task, pair.task.partner, (pair.chosen.text, pair.rejected.text)
-    about: dict[str, Any] = {"round": pair.round}
-    swapped = dict(about)
-    if pair.quality:
-        about["quality"] = dict(zip(SIDES, pair.quality, strict=True))
-        swapped["quality"] = dict(zip(SIDES, reversed(pair.quality), strict=True))
-    if pair.chosen.grades and pair.rejected.grades:
-        about["grades"] = {"chosen": pair.chosen.grades.aspects, "rejected": pair.rejected.grades.aspects}
-
-    def row(user: Partner, chosen: str, rejected: str) -> dict[str, Any]:
-        return {
-            **user.record.other,
-            "id": user.record.id,
-            "user": user.record.user,
-            "question": task.record.question,
-            "profile": [post._asdict() for post in user.record.posts],
-            "rubric_aspects": [aspect.as_row() for aspect in user.rubric],
-            "narrative": user.record.narrative,
-            "category": user.record.category,
+    task, answers = pair.task, (pair.chosen.text, pair.rejected.text)
+    for n, record in enumerate(task.users):
+        chosen, rejected = reversed(answers) if n else answers
+        row = {
+            **record.other,
+            "id": record.id,
+            "user": record.user,
+            "question": task.question,
+            "profile": [post._asdict() for post in record.posts],
+            "rubric_aspects": [aspect.as_row() for aspect in record.rubric],
+            "narrative": record.narrative,
+            "category": record.category,
             "chosen": chosen,
             "rejected": rejected,
         }
-
-    first = row(Partner(task.record, task.rubric), *answers)
-    if partner is None:
-        yield first | {"negative_rubric": list(task.against), "build": about}
-        return
-    yield first | {"mirror": partner.record.id, "build": about}
-    twin = row(partner, *reversed(answers))
-    yield twin | {"mirror": task.record.id, "own_question": partner.record.question, "build": swapped}
+        row |= {"mirror": task.users[1 - n].id} if task.coupled else {"negative_rubric": list(task.against)}
+        row |= {"own_question": record.question} if n else {}
+        build: dict[str, Any] = {"round": pair.round}
+        if pair.quality:
+            build["quality"] = dict(zip(SIDES, reversed(pair.quality) if n else pair.quality, strict=True))
+        if not n and pair.chosen.grades and pair.rejected.grades:  # they are against the first user's rubric
+            build["grades"] = {"chosen": pair.chosen.grades.aspects, "rejected": pair.rejected.grades.aspects}
+        yield row | {"build": build}

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from statistics import mean
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from prb.building.config import ASPECTS, CANDIDATES, PROMPTS, ROLES, BuildConfig, Role, Stage, gate_limits
+from prb.building.config import ASPECTS, CANDIDATES, ROLES, STAGES, BuildConfig, Role, Stage, gate_limits
 from prb.data.schema import prepared, row_problems, to_posts, to_rubric
-from prb.data.source import BadRow, Row, open_source
+from prb.data.source import BadRow, open_source
 from prb.errors import BadData, BadInput, Problem
 from prb.evaluation.planners import entries
 from prb.grading import Grades
@@ -43,9 +43,9 @@ SIDES: tuple[Side, Side] = ("chosen", "rejected")
 
 # --- records ---
 
-RECORD_FIELDS = {"id", "user", "question", "narrative", "profile", "category", "rubric_aspects"}
-WRITTEN = ("chosen", "rejected", "mirror", "negative_rubric", "own_question", "build")
-"""Fields a build writes itself; in an input they are left over from another build."""
+NOT_KEPT = {"id", "user", "question", "narrative", "profile", "category", "rubric_aspects"}
+NOT_KEPT |= {"chosen", "rejected", "mirror", "negative_rubric", "own_question", "build"}
+"""Fields of a row that a record has, and those that a build writes: in an input they are left over from another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +58,14 @@ class UserRecord:
     narrative: str
     posts: tuple[Post, ...]
     category: str = ""
-    rubric: tuple[Aspect, ...] = ()
-    """If the record has one; otherwise it is written from the narrative."""
+    rubric: Rubric = ()
+    """Empty until it is written from the narrative, if the row had none."""
     other: Mapping[str, Any] = field(default_factory=dict)
     """All other fields of the row (split, topic, groups …), kept as they are."""
+
+    @property
+    def wishes(self) -> tuple[str, ...]:
+        return tuple(aspect.aspect for aspect in self.rubric)
 
     def masked(self) -> UserRecord:
         """Without personal data in any text. The built rows are masked too."""
@@ -92,31 +96,26 @@ def read_records(spec: str) -> list[UserRecord]:
             reasons = row_problems(row, "records")
         except BadRow as error:
             row, reasons = {}, [str(error)]
-        if str(row.get("id")) in records:
-            reasons.append(f"duplicate id {str(row['id'])!r}")
-        if not reasons:
-            records[str(row["id"])] = to_record(row)
+        id_ = str(row.get("id"))
+        if id_ in records:
+            reasons.append(f"duplicate id {id_!r}")
         problems += [Problem(raw.place, raw.line, reason) for reason in reasons]
+        if not reasons:
+            records[id_] = UserRecord(
+                id=id_,
+                user=str(row.get("user", id_)),
+                question=row["question"].strip(),
+                narrative=row.get("narrative", "").strip(),
+                posts=to_posts(row),
+                category=row.get("category") or "uncategorised",
+                rubric=to_rubric(row),
+                other={key: value for key, value in row.items() if key not in NOT_KEPT},
+            )
     if problems:
         raise BadData(spec, problems)
     if not records:
         raise BadInput(f"{spec} has no records")
     return list(records.values())
-
-
-def to_record(row: Row) -> UserRecord:
-    """A checked row as a record."""
-    known = RECORD_FIELDS | set(WRITTEN)
-    return UserRecord(
-        id=str(row["id"]),
-        user=str(row.get("user", row["id"])),
-        question=row["question"].strip(),
-        narrative=row.get("narrative", "").strip(),
-        posts=to_posts(row),
-        category=row.get("category") or "uncategorised",
-        rubric=to_rubric(row),
-        other={key: value for key, value in row.items() if key not in known},
-    )
 
 
 # --- calls: made once, counted by stage ---
@@ -144,7 +143,7 @@ class Usage:
 
 @dataclass(kw_only=True)
 class Ledger:
-    """Sends the requests that have no reply yet, and counts what all of them took."""
+    """What a build was told and replied so far, and what that took."""
 
     config: BuildConfig
     llms: Mapping[Role, LLM]
@@ -158,97 +157,94 @@ class Ledger:
     failures: Counter[str] = field(default_factory=Counter)
     """Of these, the failed ones by reason."""
     usage: dict[Stage, Usage] = field(default_factory=lambda: defaultdict(Usage))
-    _counted: set[bytes] = field(default_factory=set)
-
-    def llm(self, stage: Stage) -> StageLLM:
-        return StageLLM(stage, self.llms[ROLES[stage]], self)
-
-    def sampling(self, stage: Stage) -> Sampling:
-        temperature = TEMPERATURE if stage == "answer" else 0.0
-        return Sampling(temperature=temperature, max_tokens=MAX_TOKENS, seed=self.config.seed)
+    """A reply counts once, in the stage that asked for it first."""
+    counted: set[bytes] = field(default_factory=set)
+    """Keys of the replies that are in `usage`."""
 
     @property
     def usd(self) -> float:
         return sum(usage.usd for usage in self.usage.values())
 
-    def complete(self, stage: Stage, llm: LLM, requests: Sequence[Request]) -> list[Completion | Failure]:
-        asked = CalledModel.of(stage, llm, "complete", from_caller=self.given)
-        start = asked.key_start()
-        calls = [Call(request_key(start, request), request) for request in requests]
-        self.progress.begin(stage, total=len(calls))
-        plan = ((batch, batch) for batch in chunks(calls, BATCH))
-        for batch in ask_missing(plan, self.replies, asked, self.breaker, max_transient=MAX_TRANSIENT):
-            for call in batch:
-                self._count(stage, call.key)
-            self.progress.advance(len(batch))
-            self.progress.status(f"${self.usd:.4f}")
-        answers = [Completion.of(self.replies[call.key]) for call in calls]
-        self.asked += len(answers)
-        self.failures.update(answer.reason for answer in answers if isinstance(answer, Failure))
-        return answers
 
-    def _count(self, stage: Stage, key: bytes) -> None:
-        """What a reply took, once, in the stage that asked for it first."""
-        if key in self._counted:
-            return
-        self._counted.add(key)
-        reply, usage = self.replies[key], self.usage[stage]
-        usage.calls += 1
-        usage.failed += reply.failure is not None
-        usage.prompt_tokens += reply.tokens - reply.spoken
-        usage.completion_tokens += reply.spoken
-        usage.usd += reply.cost
-
-
-@dataclass
 class StageLLM:
-    """An LLM in one stage whose calls go through the ledger. It is an `LLM` itself."""
+    """The LLM of one stage, which is sent only what has no reply in the ledger yet. It is an `LLM` itself."""
 
-    stage: Stage
-    inner: LLM
-    ledger: Ledger
-
-    def __post_init__(self) -> None:
-        self.fingerprint, self.remote = self.inner.fingerprint, self.inner.remote
+    def __init__(self, ledger: Ledger, stage: Stage) -> None:
+        self.ledger, self.stage = ledger, stage
+        self._inner = ledger.llms[STAGES[stage].role]
+        self.fingerprint, self.remote = self._inner.fingerprint, self._inner.remote
+        temperature = TEMPERATURE if stage == "answer" else 0.0
+        self.sampling = Sampling(temperature=temperature, max_tokens=MAX_TOKENS, seed=ledger.config.seed)
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        return self.ledger.complete(self.stage, self.inner, requests)
+        ledger, stage = self.ledger, self.stage
+        asked = CalledModel.of(stage, self._inner, "complete", from_caller=ledger.given)
+        start = asked.key_start()
+        calls = [Call(request_key(start, request), request) for request in requests]
+        ledger.progress.begin(stage, total=len(calls))
+        plan = ((batch, batch) for batch in chunks(calls, BATCH))
+        for batch in ask_missing(plan, ledger.replies, asked, ledger.breaker, max_transient=MAX_TRANSIENT):
+            for call in batch:
+                if call.key in ledger.counted:
+                    continue
+                ledger.counted.add(call.key)
+                reply, usage = ledger.replies[call.key], ledger.usage[stage]
+                usage.calls += 1
+                usage.failed += reply.failure is not None
+                usage.prompt_tokens += reply.tokens - reply.spoken
+                usage.completion_tokens += reply.spoken
+                usage.usd += reply.cost
+            ledger.progress.advance(len(batch))
+            ledger.progress.status(f"${ledger.usd:.4f}")
+        answers = [Completion.of(ledger.replies[call.key]) for call in calls]
+        ledger.asked += len(answers)
+        ledger.failures.update(answer.reason for answer in answers if isinstance(answer, Failure))
+        return answers
+
+    def ask(
+        self,
+        materials: Sequence[Mapping[str, str]],
+        readers: Sequence[Callable[[Completion], T | None]],
+        *,
+        reminder: str,
+        missing: str,
+    ) -> list[T | Failure]:
+        """What is read from the replies to the stage's prompt, filled with each of the materials."""
+        template = load(STAGES[self.stage].prompt)
+        prompts = [with_material(template, **material) for material in materials]
+        replies = ask(self, prompts, readers, sampling=self.sampling, reminder=reminder, missing=missing)
+        return [reply.value if isinstance(reply, Reply) else reply for reply in replies]
 
 
 def make_llms(config: BuildConfig) -> dict[Role, LLM]:
     """One LLM per role; roles with the same spec share one."""
     llm_of = cache(make_llm)
-    return {role: llm_of(config.spec_of(role)) for role in get_args(Role)}
+    return {role: llm_of(config.spec_of(role)) for role in ROLES}
 
 
 # --- what is made of records ---
 
 
-class Partner(NamedTuple):
-    """The other user of a couple."""
-
-    record: UserRecord
-    rubric: Rubric
-
-
 @dataclass(frozen=True, kw_only=True)
 class PairTask:
-    """A question that needs two answers: one that follows the rubric and one that goes against it."""
+    """A question that needs two answers: one that follows the user's rubric and one that goes against it."""
 
-    record: UserRecord
-    rubric: Rubric
-    against: tuple[str, ...]
-    """What the rejected answer follows instead: an opposite wish per aspect, or the partner's wishes."""
-    partner: Partner | None = None
+    users: tuple[UserRecord, ...]
+    """The user who asks, and in a couple the other one."""
+    against: tuple[str, ...] = ()
+    """What the rejected answer follows instead: an opposite wish per aspect, or the other user's wishes."""
 
     @property
     def id(self) -> str:
-        return self.record.id
+        return self.users[0].id
 
     @property
-    def users(self) -> list[tuple[UserRecord, Rubric]]:
-        """The user, and the partner if there is one."""
-        return [(self.record, self.rubric), *([self.partner] if self.partner else [])]
+    def question(self) -> str:
+        return self.users[0].question
+
+    @property
+    def coupled(self) -> bool:
+        return len(self.users) == 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,23 +283,8 @@ class AnswerPair:
         return f"{self.chosen.name}, {self.rejected.name}"
 
 
-def _ask(
-    llm: LLM,
-    prompts: Sequence[str],
-    readers: Sequence[Callable[[Completion], T | None]],
-    sampling: Sampling,
-    **texts: str,
-) -> list[T | Failure]:
-    replies = ask(llm, prompts, readers, sampling=sampling, **texts)
-    return [reply.value if isinstance(reply, Reply) else reply for reply in replies]
-
-
 def _numbered(texts: Sequence[str]) -> str:
     return "\n".join(f"{n}. {text}" for n, text in enumerate(texts, 1))
-
-
-def wishes(rubric: Rubric) -> tuple[str, ...]:
-    return tuple(aspect.aspect for aspect in rubric)
 
 
 # --- rubrics ---
@@ -318,21 +299,20 @@ _FIELD = re.compile(r"^[ \t*_#>-]*(?:\d{1,2}[.)][ \t*_]*)?(aspect|evidence|reaso
 _PLAIN_QUOTES = str.maketrans("“”„«»‘’‚`\u00a0", '"""""\'\'\'\' ')
 
 
-def write_rubrics(llm: LLM, records: Sequence[UserRecord], sampling: Sampling) -> list[Rubric | Failure]:
+def write_rubrics(llm: StageLLM, records: Sequence[UserRecord]) -> list[Rubric | Failure]:
     """Aspects with evidence from the narrative."""
-    prompts = [
-        with_material(
-            load("build_rubric"),
-            fewest=str(ASPECTS[0]),
-            most=str(ASPECTS[1]),
-            question=quote("question", record.question),
-            narrative=quote("explanation", record.narrative),
-        )
+    fewest, most = map(str, ASPECTS)
+    materials = [
+        {
+            "fewest": fewest,
+            "most": most,
+            "question": quote("question", record.question),
+            "narrative": quote("explanation", record.narrative),
+        }
         for record in records
     ]
-
     readers = [partial(read_rubric, narrative=record.narrative) for record in records]
-    return _ask(llm, prompts, readers, sampling, reminder=REMIND_RUBRIC, missing="no rubric")
+    return llm.ask(materials, readers, reminder=REMIND_RUBRIC, missing="no rubric")
 
 
 def read_rubric(reply: Completion, narrative: str) -> Rubric | None:
@@ -370,26 +350,23 @@ def find_quote(evidence: str, narrative: str) -> str | None:
 REMIND_OPPOSE = "Your whole reply must be the numbered list, exactly one sentence for each wish."
 
 
-def write_opposites(
-    llm: LLM, records: Sequence[UserRecord], rubrics: Sequence[Rubric], sampling: Sampling
-) -> list[tuple[str, ...] | Failure]:
+def write_opposites(llm: StageLLM, records: Sequence[UserRecord]) -> list[tuple[str, ...] | Failure]:
     """For each aspect, what a user with opposite needs would want from an answer to this question."""
-    prompts = [
-        with_material(
-            load("build_oppose"),
-            question=quote("question", record.question),
-            wishes=quote("wishes", _numbered(wishes(rubric))),
-            count="one entry" if len(rubric) == 1 else f"{len(rubric)} entries",
-        )
-        for record, rubric in zip(records, rubrics, strict=True)
+    materials = [
+        {
+            "question": quote("question", record.question),
+            "wishes": quote("wishes", _numbered(record.wishes)),
+            "count": "one entry" if len(record.rubric) == 1 else f"{len(record.rubric)} entries",
+        }
+        for record in records
     ]
 
     def read(reply: Completion, count: int) -> tuple[str, ...] | None:
         opposites = () if reply.truncated else tuple(entries(reply.text))
         return opposites if len(opposites) == count else None
 
-    readers = [partial(read, count=len(rubric)) for rubric in rubrics]
-    return _ask(llm, prompts, readers, sampling, reminder=REMIND_OPPOSE, missing="no negative rubric")
+    readers = [partial(read, count=len(record.rubric)) for record in records]
+    return llm.ask(materials, readers, reminder=REMIND_OPPOSE, missing="no negative rubric")
 
 
 # --- couples: encoders propose, a judge confirms ---
@@ -429,20 +406,19 @@ def propose_couples(
     return couples
 
 
-def judge_couples(llm: LLM, couples: Sequence[tuple[Partner, Partner]], sampling: Sampling) -> list[str | Failure]:
+def judge_couples(llm: StageLLM, couples: Sequence[tuple[UserRecord, UserRecord]]) -> list[str | Failure]:
     """Whether the first question would do for both users, and no answer to it could please both."""
-    prompts = [
-        with_material(
-            load("build_couple"),
-            question_1=quote("first question", first.record.question),
-            wishes_1=quote("wishes of the first person", _numbered(wishes(first.rubric))),
-            question_2=quote("second question", second.record.question),
-            wishes_2=quote("wishes of the second person", _numbered(wishes(second.rubric))),
-        )
+    materials = [
+        {
+            "question_1": quote("first question", first.question),
+            "wishes_1": quote("wishes of the first person", _numbered(first.wishes)),
+            "question_2": quote("second question", second.question),
+            "wishes_2": quote("wishes of the second person", _numbered(second.wishes)),
+        }
         for first, second in couples
     ]
-    readers = [read_couple_verdict] * len(prompts)
-    return _ask(llm, prompts, readers, sampling, reminder=REMIND_COUPLE, missing="no verdict on a couple")
+    readers = [read_couple_verdict] * len(couples)
+    return llm.ask(materials, readers, reminder=REMIND_COUPLE, missing="no verdict on a couple")
 
 
 def read_couple_verdict(reply: Completion) -> str | None:
@@ -454,24 +430,23 @@ def read_couple_verdict(reply: Completion) -> str | None:
 # --- answers: both sides come from one prompt, so that only the wishes differ ---
 
 
-def write_answers(
-    llm: LLM, tasks: Sequence[PairTask], config: BuildConfig, sampling: Sampling, round: int
-) -> list[Candidate]:
+def write_answers(llm: StageLLM, tasks: Sequence[PairTask], round: int) -> list[Candidate]:
     """Candidates for each side of each task, in the order of the tasks; some may have failed."""
+    config = llm.ledger.config
     planned = [(task, side, n) for task in tasks for side in SIDES for n in range(1, CANDIDATES + 1)]
     requests = []
     for task, side, number in planned:
         # fixed by what is written, so that a subset or another order gives the same answers
-        seed = draw((sampling.seed, task.id, side, number, round), bits=31)
-        avoids = side == "rejected" and config.mode == "avoid" and task.partner is None
-        followed = wishes(task.rubric) if side == "chosen" or avoids else task.against
+        seed = draw((config.seed, task.id, side, number, round), bits=31)
+        avoids = side == "rejected" and config.mode == "avoid" and not task.coupled
+        followed = task.users[0].wishes if side == "chosen" or avoids else task.against
         prompt = with_material(
             load("build_avoid" if avoids else "build_answer"),
-            question=quote("question", task.record.question),
+            question=quote("question", task.question),
             wishes=quote("matters" if avoids else "wishes", _numbered(followed)),
             words=str(config.words),
         )
-        requests.append(Request((Turn("user", prompt),), replace(sampling, seed=seed)))
+        requests.append(Request((Turn("user", prompt),), replace(llm.sampling, seed=seed)))
     candidates = []
     for (task, side, number), reply in zip(planned, llm.complete(requests), strict=True):
         text = "" if isinstance(reply, Failure) else without_thinking(reply.text).strip()
@@ -494,19 +469,19 @@ _RATING_LINES = [
 ]
 
 
-def rate_quality(llm: LLM, pairs: Sequence[AnswerPair], sampling: Sampling) -> list[tuple[float, float] | Failure]:
+def rate_quality(llm: StageLLM, pairs: Sequence[AnswerPair]) -> list[tuple[float, float] | Failure]:
     """Mean rating of both answers over the criteria and both orders; if one order fails, the pair fails."""
-    prompts = [
-        with_material(
-            load("build_quality"),
-            question=quote("question", pair.task.record.question),
-            answer_a=quote("answer A", first.text),
-            answer_b=quote("answer B", second.text),
-        )
+    materials = [
+        {
+            "question": quote("question", pair.task.question),
+            "answer_a": quote("answer A", first.text),
+            "answer_b": quote("answer B", second.text),
+        }
         for pair in pairs
         for first, second in ((pair.chosen, pair.rejected), (pair.rejected, pair.chosen))
     ]
-    ratings = _ask(llm, prompts, [read_ratings] * len(prompts), sampling, reminder=REMIND_QUALITY, missing="no ratings")
+    readers = [read_ratings] * len(materials)
+    ratings = llm.ask(materials, readers, reminder=REMIND_QUALITY, missing="no ratings")
     results: list[tuple[float, float] | Failure] = []
     for forward, backward in zip(ratings[::2], ratings[1::2], strict=True):
         if isinstance(forward, Failure) or isinstance(backward, Failure):
@@ -562,8 +537,8 @@ def estimate_cost(config: BuildConfig, records: Sequence[UserRecord]) -> dict[st
     }
     stages: dict[Stage, dict[str, float | None]] = {}
     for stage, (calls, prompt, reply) in planned.items():
-        tokens_in = calls * (tokens_of(load("material")) + tokens_of(load(PROMPTS[stage])) + prompt)
-        options = parse_llm(config.spec_of(ROLES[stage])).options
+        tokens_in = calls * (tokens_of(load("material")) + tokens_of(load(STAGES[stage].prompt)) + prompt)
+        options = parse_llm(config.spec_of(STAGES[stage].role)).options
         prices = Prices(prompt=float(options.get("usd_in", 0)), completion=float(options.get("usd_out", 0)))
         priced = bool({"usd_in", "usd_out"} & options.keys()) or not calls
         usd = prices.cost(tokens_in, calls * reply) if priced else None

@@ -36,14 +36,12 @@ def check(source: Source, *, task: Task = "pairs") -> list[Problem]:
     for ordinal, row in enumerate(source.rows()):
         if ordinal not in scan.bad:
             item = BUILD[task](prepared(row, task))
-            texts = row_warnings(item, written=not isinstance(source, Voted))
-            warnings += [Problem(row.place, row.line, text, "warning") for text in texts]
+            warnings += [Problem(row.place, row.line, text, "warning") for text in row_warnings(item, source)]
     same = [Problem(source.name, 0, note, "warning") for note in scan.users.of_split(None, {}).notes()]
     return scan.problems + same + warnings
 
 
-def row_warnings(item: Item, *, written: bool = True) -> Iterator[str]:
-    """`written`: whether answers were written for their pair, so that they can be made alike."""
+def row_warnings(item: Item, source: Source) -> Iterator[str]:
     near = get_close_matches(item.category, CATEGORIES, n=1, cutoff=0.8) if item.category not in CATEGORIES else []
     if near:  # any category is allowed, but a misspelled one would be a separate group in every table
         yield f"category {item.category!r} is nearly {near[0]!r}"
@@ -55,7 +53,8 @@ def row_warnings(item: Item, *, written: bool = True) -> Iterator[str]:
         if shared := hidden.first_in(text):
             yield f"{where} shares {LEAK_WORDS} words in a row with the rubric or narrative: {shared!r}"
     shorter, *_, longer = sorted(map(len, item.answers))
-    if written and longer > LENGTH_RATIO * shorter:
+    # answers that were written for their pair can be made alike, those that people voted on cannot
+    if longer > LENGTH_RATIO * shorter and not isinstance(source, Voted):
         yield f"answers of very different length: {shorter} to {longer} characters"
     if leaks := leaking_choices(item.question, item.answers, item.choices):
         places = ", ".join(str(n + 1) for n in sorted(leaks))
@@ -73,6 +72,11 @@ def describe(spec: str) -> dict[str, Any]:
     sets = [load(source, split=name) for name in names] or [load(source)]
     pairs = [item for dataset in sets for item in dataset if isinstance(item, Pair)]
     users = {pair.user: pair for pair in pairs}.values()
+
+    def counts(field: str) -> dict[str, int]:
+        counted = Counter(str(name) for pair in pairs if (name := getattr(pair, field)))
+        return dict(sorted(counted.items()))
+
     return {
         "dataset": source.name,
         **({"version": VERSION} if source.name == "mirror" else {}),
@@ -85,9 +89,9 @@ def describe(spec: str) -> dict[str, Any]:
         "mirror_rows": sum(pair.mirror is not None for pair in pairs),
         "drift_rows": sum(pair.drift for pair in pairs),
         "conversations": sum(bool(pair.context) for pair in pairs),
-        "splits": _counts(pairs, "split"),
-        "categories": _counts(pairs, "category"),
-        "tiers": _counts(pairs, "tier"),
+        "splits": counts("split"),
+        "categories": counts("category"),
+        "tiers": counts("tier"),
         "posts_per_user": _range([len(pair.profile) for pair in users]),
         "choices_per_user": _range([len(pair.choices) for pair in users]),
         "answers_per_row": _range([len(pair.answers) for pair in pairs]),
@@ -100,11 +104,6 @@ def describe(spec: str) -> dict[str, Any]:
         "chosen_longer": mean(len(p.chosen) > len(p.rejected) for p in pairs),
         "reading_grade": _range([reading_grade(answer) for pair in pairs for answer in pair.answers]),
     }
-
-
-def _counts(pairs: Sequence[Pair], field: str) -> dict[str, int]:
-    counted = Counter(getattr(pair, field) for pair in pairs)
-    return {str(key): n for key, n in sorted(counted.items(), key=lambda kv: str(kv[0])) if key}
 
 
 def _range(values: Sequence[float]) -> dict[str, float]:

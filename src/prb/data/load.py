@@ -417,10 +417,16 @@ class Scan:
             if reasons := self._add(ordinal, row):
                 self.bad[ordinal] = [Problem(row.place, row.line, reason) for reason in reasons]
         self.fingerprint = digest.hexdigest()
-        for row_id in self._mirrors:
-            if reason := self._mirror_problem(row_id):
-                n = self.ids[row_id]
-                self.bad[self._ordinals[n]] = [Problem(self._places[n], self._lines[n], reason)]
+        for row_id, (twin, (*same, right)) in self._mirrors.items():
+            n, reason = self.ids[row_id], ""
+            back, (*other, other_right) = self._mirrors.get(twin, ("", (0, 0, 0)))
+            if back != row_id or twin == row_id:
+                reason = "is no other row without errors that points back"
+            elif same != other or right == other_right or self.splits[n] != self.splits[self.ids[twin]]:
+                reason = "does not hold the same question with the answers swapped, in the same split"
+            if reason:
+                problem = Problem(self._places[n], self._lines[n], f"`mirror` {twin!r} {reason}")
+                self.bad[self._ordinals[n]] = [problem]
         self.problems = [problem for _, problems in sorted(self.bad.items()) for problem in problems]
 
     def _add(self, ordinal: int, row: RawRow) -> list[str]:
@@ -459,16 +465,6 @@ class Scan:
         if "mirror" in data:
             self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)
         return []
-
-    def _mirror_problem(self, row_id: str) -> str | None:
-        """Why a mirror row and its twin do not match, which only the whole dataset shows."""
-        twin, (*same, right) = self._mirrors[row_id]
-        back, (*other, other_right) = self._mirrors.get(twin, ("", (0, 0, 0)))
-        if back != row_id or twin == row_id:
-            return f"`mirror` {twin!r} is no other row without errors that points back"
-        if same != other or right == other_right or self.splits[self.ids[row_id]] != self.splits[self.ids[twin]]:
-            return f"`mirror` {twin!r} does not hold the same question with the answers swapped, in the same split"
-        return None
 
     def select(
         self, split: str | None, limit: int | None, shard: Shard | None

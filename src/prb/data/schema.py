@@ -181,19 +181,16 @@ def normalize(row: Row, kind: Kind = "pairs") -> Row:
     profile = row.get("profile")
     if profile is not None and (type(profile) is not list or any(type(post) is str for post in profile)):
         changes["profile"] = _as_posts(profile)
-    return {**row, **changes, **_messages(row)}
-
-
-def _messages(row: Row) -> Row:
-    """Question, context and answers, if any of them is given as messages."""
+    # question, context and answers, if any of them is given as messages
     question, chosen, rejected = (messages_or_text(row.get(field)) for field in ("question", "chosen", "rejected"))
-    answers = (("chosen", chosen), ("rejected", rejected))
-    changes: Row = {field: turns(value, field)[-1]["text"] for field, value in answers if are_messages(value)}
-    if question is None and len(changes) == 2:
+    said = {"chosen": chosen, "rejected": rejected}
+    texts = {field: turns(value, field)[-1]["text"] for field, value in said.items() if are_messages(value)}
+    if question is None and len(texts) == 2:
         if chosen[:-1] != rejected[:-1] or len(chosen) < 2:
             raise BadRow("`question` is missing, and `chosen` and `rejected` do not begin with the same messages")
         question = chosen[:-1]
-    return {**changes, **conversation(question, "question")} if type(question) is list else changes
+    asked = conversation(question, "question") if type(question) is list else {}
+    return {**row, **changes, **texts, **asked}
 
 
 def _as_posts(profile: Any) -> Any:
@@ -285,10 +282,6 @@ def to_pair(row: Mapping[str, Any]) -> Pair:
     )
 
 
-def to_rating(row: Mapping[str, Any]) -> Rating:
-    return Rating(**_shared_fields(row), answer=row["answer"], rating=float(row["rating"]))
-
-
 def _shared_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": str(row["id"]),
@@ -317,7 +310,10 @@ def to_rubric(row: Mapping[str, Any]) -> tuple[Aspect, ...]:
     return tuple([Aspect.read(aspect) for aspect in row.get("rubric_aspects", ())])
 
 
-BUILD: dict[Task, Callable[[Mapping[str, Any]], Item]] = {"pairs": to_pair, "ratings": to_rating}
+BUILD: dict[Task, Callable[[Mapping[str, Any]], Item]] = {
+    "pairs": to_pair,
+    "ratings": lambda row: Rating(**_shared_fields(row), answer=row["answer"], rating=float(row["rating"])),
+}
 
 
 def read_items(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:

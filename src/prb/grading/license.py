@@ -139,11 +139,11 @@ class License:
         return "; ".join(parts) + "."
 
     def question(self, name: str) -> Question:
-        for question in self.questions:
-            if question.name == name:
-                return question
-        known = ", ".join(question.name for question in self.questions)
-        raise BadInput(f"the license is about {known}, not about {name}; make one from judgments of that kind")
+        by_name = {question.name: question for question in self.questions}
+        if name not in by_name:
+            known = ", ".join(by_name)
+            raise BadInput(f"the license is about {known}, not about {name}; make one from judgments of that kind")
+        return by_name[name]
 
 
 def read_license(path: Path) -> License:
@@ -184,9 +184,13 @@ def compare(name: str, people: Sequence[Judgment], judge: Sequence[Judgment], ep
     items = [item for item in by_item if item in verdicts]
     if not items:
         raise BadInput(f"{name}: no item was judged by people and by the judge; their names must be the same")
-    about = {judgment.item: judgment for judgment in people}
+    rest = [item for item in verdicts if item not in by_item]
+    cluster_of = {judgment.item: judgment.cluster or judgment.item for judgment in (*judge, *people)}
+    clusters = codes([cluster_of[item] for item in (*items, *rest)])
+    shared, others = clusters[: len(items)], clusters[len(items) :]
     votes = np.array([[by_item[item].get(person, np.nan) for person in annotators] for item in items])
-    judged, human = np.array([verdicts[item] for item in items]), np.nanmean(votes, axis=1)
+    judged, more = (np.array([verdicts[item] for item in part]) for part in (items, rest))
+    human = np.nanmean(votes, axis=1)
     values = {*votes[~np.isnan(votes)], *verdicts.values()}
     lowest, highest = min(values), max(values)
     scale: Scale = "nominal" if values <= {0.0, 0.5, 1.0} else "numeric"
@@ -196,24 +200,19 @@ def compare(name: str, people: Sequence[Judgment], judge: Sequence[Judgment], ep
         distance = np.abs(a - b) / (highest - lowest or 1)
         return 1 - (np.where(distance > 0, 1.0, distance) if scale == "nominal" else distance)
 
-    others = [agreement(votes[:, [n]], np.delete(votes, n, axis=1)) for n in range(len(annotators))]
-    of_people = np.concatenate(others, axis=1)
+    by_person = [agreement(votes[:, [n]], np.delete(votes, n, axis=1)) for n in range(len(annotators))]
+    of_people = np.concatenate(by_person, axis=1)
     compared = (~np.isnan(of_people)).sum(axis=1)
-    clusters = [about[item].cluster or item for item in items]
-    numbers = codes(clusters)
-    rest = [judgment for judgment in judge if judgment.item not in by_item]
-    n, numbers_of_all = len(items), codes([*clusters, *(j.cluster or j.item for j in rest)])
-    more, unit = np.array([j.value for j in rest]), 0 <= lowest <= highest <= 1
-    powered = prediction_powered(human, judged, more, numbers_of_all[:n], numbers_of_all[n:], unit=unit)
+    powered = prediction_powered(human, judged, more, shared, others, unit=lowest >= 0 and highest <= 1)
     return Question(
         name=name,
         scale=scale,
         items=len(items),
         annotators=len(annotators),
         test=alternative_test(votes, judged, annotators, scale=scale, epsilon=epsilon),
-        agreement=average(np.nanmean(agreement(votes, judged[:, None]), axis=1), numbers),
-        agreement_of_people=average(np.nansum(of_people, axis=1) / np.where(compared, compared, np.nan), numbers),
-        inflation=average(judged - human, numbers, UNBOUNDED),
+        agreement=average(np.nanmean(agreement(votes, judged[:, None]), axis=1), shared),
+        agreement_of_people=average(np.nansum(of_people, axis=1) / np.where(compared, compared, np.nan), shared),
+        inflation=average(judged - human, shared, UNBOUNDED),
         powered=powered,
         labels_needed=labels_for(powered, HALF_WIDTH) if scale == "nominal" else None,
         labels=tuple(Label(item=item, human=float(mean)) for item, mean in zip(items, human, strict=True)),
@@ -224,35 +223,30 @@ def compare(name: str, people: Sequence[Judgment], judge: Sequence[Judgment], ep
 def read_people(path: Path) -> list[Judgment]:
     """Without annotators who failed their attention checks, as in `prb study agree`."""
     path = path / "judgements.jsonl" if path.is_dir() else path
-    left_out = inattentive(check for line in read_items(path, _checks) for check in line)
     lines = read_items(path, _of_person)
-    judgments = [judgment for line in lines for judgment in line if judgment.annotator not in left_out]
+    left_out = inattentive(line for line in lines if isinstance(line, AttentionCheck))
+    said = [judgment for line in lines if isinstance(line, list) for judgment in line]
+    judgments = [judgment for judgment in said if judgment.annotator not in left_out]
     if not judgments:
         raise BadInput(f"{path} holds no judgments but practice, checks and skipped items")
     return judgments
 
 
-def _checks(line: Mapping[str, Any]) -> list[AttentionCheck]:
-    """Of a study's export: the line, if it is a check that was answered."""
-    if not line.get("check") or not line.get("before") or line.get("skipped"):
-        return []
-    relevance = line.get("ratings", {}).get("rejected", {}).get("relevance", 0)
-    return [AttentionCheck(str(line.get("annotator")), line["before"], float(relevance))]
-
-
-def _of_person(line: Mapping[str, Any]) -> list[Judgment]:
+def _of_person(line: Mapping[str, Any]) -> list[Judgment] | AttentionCheck:
     """Of a study's export: the preference, and which answer was rated higher without regard to the user."""
     annotator = str(line.get("annotator") or "")
     if not annotator:
         raise ValueError("`annotator` is missing")
     if "ratings" not in line or "item" not in line:
         return [_judgment(line, annotator)]
-    if line.get("check") or line.get("skipped"):
+    ratings, before = line["ratings"], line.get("before")
+    if line.get("skipped") or (line.get("check") and not before):
         return []
+    if line.get("check"):
+        return AttentionCheck(annotator, str(before), float(ratings.get("rejected", {}).get("relevance", 0)))
     judgments = []
-    if prefer := line.get("after") or line.get("before"):
+    if prefer := line.get("after") or before:
         judgments.append(_judgment({**line, "question": PREFERENCE, "judgment": prefer}, annotator))
-    ratings = line["ratings"]
     if ratings.get("chosen") and ratings.get("rejected"):
         chosen, rejected = (np.mean([*map(float, ratings[side].values())]) for side in ("chosen", "rejected"))
         higher = (float(np.sign(chosen - rejected)) + 1) / 2
@@ -294,10 +288,9 @@ def read_judge(spec: str) -> list[Judgment]:
     if not path.is_dir():
         return read_items(path, lambda line: _judgment(line, ""))
     if (path / "grades.jsonl").is_file():
-        lines = read_items(path / "grades.jsonl", dict)
         return [
             Judgment(GRADES, graded_item(line["pair"], line["answer"]), "", float(line["score"]), str(line["cluster"]))
-            for line in lines
+            for line in read_items(path / "grades.jsonl", dict)
             if line.get("score") is not None
         ]
     if not (path / "outcomes.jsonl").is_file():

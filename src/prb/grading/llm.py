@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from prb.errors import BadSpec
@@ -48,25 +49,21 @@ class LLMGrader:
         self.fingerprint = f"grade-{way}-{settings_digest(settings)}-{llm.fingerprint}"
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
-        prompts = [ungradable(one) or self._prompts(one) for one in answers]
-        asked = [
-            (prompt, len(one.rubric))
-            for one, of_one in zip(answers, prompts, strict=True)
-            if not isinstance(of_one, Failure)
-            for prompt in of_one
-        ]
-        results = ask(
-            self._llm,
-            [prompt for prompt, _ in asked],
-            [read_one if self._way == "each" else partial(read_all, count=count) for _, count in asked],
-            sampling=self._sampling,
-            reminder=REMINDERS[self._way],
-            missing="no grades",
+        failures = [ungradable(one) for one in answers]
+        asked = [one for one, failure in zip(answers, failures, strict=True) if failure is None]
+        prompts = [self._prompts(one) for one in asked]
+        replies = iter(
+            ask(
+                self._llm,
+                list(chain.from_iterable(prompts)),
+                read_one if self._way == "each" else [partial(read_all, count=len(one.rubric)) for one in asked],
+                sampling=self._sampling,
+                reminder=REMINDERS[self._way],
+                missing="no grades",
+            )
         )
-        replies = iter(results)
-        return [
-            of_one if isinstance(of_one, Failure) else _grades([next(replies) for _ in of_one]) for of_one in prompts
-        ]
+        graded = (_grades([next(replies) for _ in of_one]) for of_one in prompts)
+        return [failure or next(graded) for failure in failures]
 
     def _prompts(self, answered: Answered) -> list[str]:
         """One that asks for all aspects, or one per aspect, with the narrative and the evidence."""
@@ -190,9 +187,15 @@ def _agreed_grade(mentions: Sequence[Mention]) -> int | Failure | None:
 def _mentions(reply: Completion) -> list[Mention]:
     """Nothing of a reply that was cut off by its token limit counts: its conclusion is missing."""
     text = "" if reply.truncated else without_thinking(reply.text)
+
+    def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("duplicate key")
+        return dict(pairs)
+
     start, end = min((at for at in map(text.find, "[{") if at >= 0), default=0), max(map(text.rfind, "]}")) + 1
     try:
-        value = json.loads(text[start:end], strict=False, object_pairs_hook=_unique_keys)
+        value = json.loads(text[start:end], strict=False, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError):
         return list(_scan(text))
     mentions = list(_scan(f"{text[:start]}\n{text[end:]}"))
@@ -203,12 +206,6 @@ def _mentions(reply: Completion) -> list[Mention]:
             aspect = None if fields.get("aspect") is None else str(fields["aspect"])
             mentions.append(Mention(aspect, match["number"], match["total"] or ""))
     return mentions
-
-
-def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("duplicate key")
-    return dict(pairs)
 
 
 def _scan(text: str) -> Iterator[Mention]:

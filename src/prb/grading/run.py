@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ def grade(
     job = GradingJob(config, dataset)
     files = {"answers": config.answers, "human": config.human}
     hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path}
-    about = msgspec.to_builtins(job.data)
+    about = msgspec.to_builtins(job.about)
     identity = {"prb": __version__, "grade": config.saved(), "dataset": about, "files": hashes}
     out = config.folder(f"grade-{Path(config.dataset).name}", dataset.fingerprint, *hashes.values())
     with (
@@ -95,7 +96,7 @@ def grade(
         run.confirm_model(config.grader, grader.fingerprint)
         graded = job.grade_missing(grader, replies, progress, given=is_given)
         progress.begin("summarizing")
-        write_lines(out / GRADES, job.lines(graded))
+        write_lines(out / GRADES, starmap(job.line, graded.items()))
         summary: dict[str, Any] = msgspec.to_builtins(job.summary(graded, grader))
         run.finish({SUMMARY: summary})
     return Finished(out, summary)
@@ -182,19 +183,25 @@ def check_failures(summary: ScoreSummary | ValidationSummary, max_failed: float)
 
 
 # --- the job ---
-class GradableRows:
-    """The rows of a split by id, without their posts: no grader sees those. Reads the lines of input files."""
+class GradingJob:
+    """What has to be graded, and what the grades add up to. Rows are kept without posts: no grader sees those."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, config: GradeConfig, dataset: Dataset) -> None:
+        self._config = config
         self.name = dataset.name + (f", split {dataset.split}" if dataset.split else "")
-        self.pairs = {pair.id: replace(pair, profile=()) for pair in dataset if isinstance(pair, Pair)}
-        self.clusters = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
-        if not any(pair.rubric for pair in self.pairs.values()):
+        self.about = GradedDataset(dataset.name, dataset.split, dataset.fingerprint, rows=len(dataset))
+        self._pairs = {pair.id: replace(pair, profile=()) for pair in dataset if isinstance(pair, Pair)}
+        self._clusters = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
+        if not any(pair.rubric for pair in self._pairs.values()):
             raise BadInput(f"no row of {self.name} has a rubric (`rubric_aspects`): there is nothing to grade against")
+        self._answers = read_items(config.answers, self.key)[: config.limit] if config.answers else []
+        self._human = read_items(config.human, self.human_grades) if config.human else []
+        pairs = list(self._pairs.values())
+        self._labeled = [pairs[n] for n in dataset.index.sample(config.limit)] if config.validate else []
 
     def key(self, line: Mapping[str, Any]) -> GradeKey:
         """The answer on a line of an input file."""
-        if str(line.get("pair")) not in self.pairs:
+        if str(line.get("pair")) not in self._pairs:
             raise ValueError(f"`pair` must be the id of a row of {self.name}, not {line.get('pair')!r}")
         if not isinstance(line.get("answer"), str):
             raise ValueError("`answer` is missing or not a string")
@@ -203,24 +210,12 @@ class GradableRows:
     def human_grades(self, line: Mapping[str, Any]) -> tuple[GradeKey, Grades]:
         """One annotator's grades of an answer."""
         key, grades = self.key(line), line.get("grades")
-        rubric = self.pairs[key.pair].rubric
+        rubric = self._pairs[key.pair].rubric
         if not rubric:
             raise ValueError(f"row {key.pair!r} has no rubric")
         if not is_graded(grades) or len(grades) != len(rubric) or any(isinstance(grade, float) for grade in grades):
             raise ValueError(f"`grades` must be {len(rubric)} times 0, 1 or 2, one per aspect of row {key.pair!r}")
         return key, Grades(aspects=tuple(map(float, grades)), rubric=rubric)
-
-
-class GradingJob:
-    """What has to be graded, and what the grades add up to."""
-
-    def __init__(self, config: GradeConfig, dataset: Dataset) -> None:
-        self._config, self._rows = config, GradableRows(dataset)
-        self.data = GradedDataset(dataset.name, dataset.split, dataset.fingerprint, rows=len(dataset))
-        self._answers = read_items(config.answers, self._rows.key)[: config.limit] if config.answers else []
-        self._human = read_items(config.human, self._rows.human_grades) if config.human else []
-        pairs = list(self._rows.pairs.values())
-        self._labeled = [pairs[n] for n in dataset.index.sample(config.limit)] if config.validate else []
 
     def grade_missing(
         self, grader: Grader, replies: Replies, progress: Progress, *, given: bool
@@ -234,7 +229,7 @@ class GradingJob:
 
         def plan() -> Iterator[tuple[dict[GradeKey, Call], Sequence[Call]]]:
             for batch in chunks(keys, self._config.batch):
-                asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
+                asks = [answered(self._pairs[key.pair], key.answer, masked=masked) for key in batch]
                 calls = grading_calls(asked, asks)
                 yield dict(zip(batch, calls, strict=True)), calls
 
@@ -246,17 +241,16 @@ class GradingJob:
             progress.advance(len(calls))
         return graded
 
-    def lines(self, graded: Mapping[GradeKey, Graded]) -> Iterator[dict[str, Any]]:
-        """The content of `grades.jsonl`."""
-        for key, one in graded.items():
-            user, cluster = self._rows.pairs[key.pair].user, self._rows.clusters[key.pair]
-            yield {**key._asdict(), "user": user, "cluster": cluster, **as_line(one)}
+    def line(self, key: GradeKey, graded: Graded) -> dict[str, Any]:
+        """Of `grades.jsonl`."""
+        user, cluster = self._pairs[key.pair].user, self._clusters[key.pair]
+        return {**key._asdict(), "user": user, "cluster": cluster, **as_line(graded)}
 
     def summary(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> ScoreSummary | ValidationSummary:
-        seed, clusters = self._config.seed, self._rows.clusters
+        seed, clusters = self._config.seed, self._clusters
         about: dict[str, Any] = {
             "grader": GraderAbout.of(self._config.grader, grader),
-            "dataset": self.data,
+            "dataset": self.about,
             "seed": seed,
             "tokens": sum(one.tokens for one in graded.values()),
             "cost": sum(one.cost for one in graded.values()),

@@ -30,7 +30,7 @@ def write(tmp_path: Path) -> Any:
     return write
 
 
-def test_a_row_brings_its_user_along(write: Any) -> None:
+def test_a_row_brings_its_user_along(write) -> None:
     row, other = read(write(ROW, {**ROW, "User-Generated Content": [], "Pair-wise Comparative Feedback": []}))
     assert (row["id"], row["user"], row["question"]) == ("AlignX-1", "AlignX-1", "A post?")
     assert (row["chosen"], row["rejected"]) == ("A kind comment.", "A rude comment.")

@@ -147,9 +147,7 @@ DAMAGED: list[tuple[str, str, Change, str]] = [
 
 
 @pytest.mark.parametrize(("name", "place", "change", "says"), DAMAGED)
-def test_a_damaged_row_is_named_with_file_line_and_field(
-    name: str, place: str, change: Change, says: str, tmp_path: Path
-) -> None:
+def test_a_damaged_row_is_named_with_file_line_and_field(name, place, change, says, tmp_path) -> None:
     spec = SAMPLES[name](tmp_path, change)
     [problem] = problems(spec)
     assert problem.startswith(f"{place}: {says}")
@@ -165,7 +163,7 @@ def _folder(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_whatever_happens_to_its_files_a_dataset_loads_or_says_why_not(name: str, tmp_path: Path) -> None:
+def test_whatever_happens_to_its_files_a_dataset_loads_or_says_why_not(name, tmp_path) -> None:
     changes = [change_byte, remove_bytes, repeat_bytes, cut_off, empty, edit_json, edit_json, edit_line, edit_line]
     for seed in range(times(25, 2_000)):
         draws, folder = random.Random(f"{name}{seed}"), _folder(tmp_path / str(seed))

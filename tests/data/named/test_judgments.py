@@ -16,9 +16,9 @@ import pytest
 
 from prb.data.load import load, load_pairs
 from prb.data.source import open_source
-from prb.data.votes import retest
 from prb.errors import BadInput, BadSpec
 from tests.data.named.reading import Row, read
+from tests.data.named.test_votes import assert_twins
 
 Write = Callable[..., Path]
 
@@ -28,7 +28,7 @@ Write = Callable[..., Path]
     [("prism", "conversations.jsonl does not exist"), ("coval", "comparisons.jsonl does not exist"),
      ("bespoke", "holds no meta_test_set table")],
 )  # fmt: skip
-def test_a_folder_without_the_file_is_refused(spec: str, says: str, tmp_path: Path) -> None:
+def test_a_folder_without_the_file_is_refused(spec, says, tmp_path) -> None:
     with pytest.raises(BadInput, match=says):
         open_source(f"{spec}?path={tmp_path}")
 
@@ -46,19 +46,17 @@ def prism_talk(own: str, user: str, prompt: str, *replies: Row) -> Row:
     return {**about, "conversation_history": history}
 
 
+TWO_TURNS = [
+    prism_reply(0, "Many traditions say so.", 80, True),
+    prism_reply(1, "No.", 20),
+    prism_reply(2, "EMPTY STRING", 1),
+    prism_reply(3, "Let us look at both sides.", 80),
+    {"turn": 1, "role": "user", "content": "And fish?"},
+    prism_reply(0, "The same.", 50, True, turn=1),
+    prism_reply(1, "Not quite.", 10, turn=1),
+]
 PRISM = [
-    prism_talk(
-        "c1",
-        "u1",
-        "Is it right to eat meat?",
-        prism_reply(0, "Many traditions say so.", 80, True),
-        prism_reply(1, "No.", 20),
-        prism_reply(2, "EMPTY STRING", 1),
-        prism_reply(3, "Let us look at both sides.", 80),
-        {"turn": 1, "role": "user", "content": "And fish?"},
-        prism_reply(0, "The same.", 50, True, turn=1),
-        prism_reply(1, "Not quite.", 10, turn=1),
-    ),
+    prism_talk("c1", "u1", "Is it right to eat meat?", *TWO_TURNS),
     prism_talk("c2", "u1", "Who should govern?", prism_reply(0, "The wise.", 60, True), prism_reply(1, "The few.", 30)),
     prism_talk("c3", "u2", "Hello", prism_reply(0, "Hi!", 90, True), prism_reply(1, "What?", 10)),
 ]
@@ -75,7 +73,7 @@ def prism(write_jsonl: Write) -> str:
     return f"prism?path={write_jsonl(PRISM, name='conversations.jsonl').parent}"
 
 
-def test_the_reply_a_user_continued_with_meets_those_scored_lower_in_every_turn(prism: str) -> None:
+def test_the_reply_a_user_continued_with_meets_those_scored_lower_in_every_turn(prism) -> None:
     # the missing reply and the one scored as high are no losers
     rows = read(prism)
     assert [(r["id"], r["question"], r["chosen"], r["rejected"]) for r in rows] == [
@@ -89,7 +87,7 @@ def test_the_reply_a_user_continued_with_meets_those_scored_lower_in_every_turn(
     assert "context" not in rows[0]
 
 
-def test_a_user_is_what_they_wrote_and_chose_elsewhere_never_in_the_conversation_at_hand(prism: str) -> None:
+def test_a_user_is_what_they_wrote_and_chose_elsewhere_never_in_the_conversation_at_hand(prism) -> None:
     first, _, second, third = read(prism)
     assert [post["text"] for post in first["profile"]] == ["I farm.", "Be plain with me.", "Who should govern?"]
     assert [post["text"] for post in second["profile"]][2:] == ["Is it right to eat meat?", "And fish?"]
@@ -100,7 +98,7 @@ def test_a_user_is_what_they_wrote_and_chose_elsewhere_never_in_the_conversation
     assert {row["category"] for row in (first, second, third)} == {"values guided"}
 
 
-def test_two_chosen_replies_are_both_right_and_turns_without_a_choice_end_the_conversation(write_jsonl: Write) -> None:
+def test_two_chosen_replies_are_both_right_and_turns_without_a_choice_end_the_conversation(write_jsonl) -> None:
     scores = (("a", 90, True), ("b", 80, True), ("c", 70, False), ("d", 1, False))
     both = prism_talk("c", "u", "Well?", *(prism_reply(n, *given) for n, given in enumerate(scores)))
     undecided = prism_talk("c4", "u3", "Well?", prism_reply(0, "a", None), prism_reply(1, "b", None))
@@ -126,15 +124,11 @@ def prb_choice(talk: str, user: str, split: str, question: str = "", **changes: 
     return {**row, **changes}
 
 
-PRB = [
-    prb_choice(f"c{n}", user, split)
-    for n, (user, split) in enumerate(
-        [("ann", "train"), ("ann", "test"), ("ann", "val"), ("bob", "train"), ("ann", "test")], 1
-    )
-]
+WHERE = [("ann", "train"), ("ann", "test"), ("ann", "val"), ("bob", "train"), ("ann", "test")]
+PRB = [prb_choice(f"c{n}", user, split) for n, (user, split) in enumerate(WHERE, 1)]
 
 
-def test_the_test_rows_are_evaluated_and_the_others_are_the_history(write_jsonl: Write) -> None:
+def test_the_test_rows_are_evaluated_and_the_others_are_the_history(write_jsonl) -> None:
     again = prb_choice("c6", "ann", "test", question="Question of c3?")
     spec = f"personalrewardbench?path={write_jsonl([*PRB, again])}"
     assert load(spec).index.ids == ["c2-test-2", "c5-test-5", "c6-test-6"]
@@ -151,7 +145,7 @@ def test_the_test_rows_are_evaluated_and_the_others_are_the_history(write_jsonl:
         open_source(f"{spec}&history=-1")
 
 
-def test_earlier_turns_are_the_context(write_jsonl: Write) -> None:
+def test_earlier_turns_are_the_context(write_jsonl) -> None:
     messages = [{"role": r, "content": t} for r, t in (("user", "One?"), ("model", "Yes."), ("user", "Two?"))]
     row = prb_choice("c1", "ann", "test", context=messages)
     [made] = read(f"personalrewardbench?path={write_jsonl([row])}")
@@ -159,16 +153,13 @@ def test_earlier_turns_are_the_context(write_jsonl: Write) -> None:
     assert made["context"] == [{"role": "user", "text": "One?"}, {"role": "assistant", "text": "Yes."}]
 
 
-def test_the_real_row_loads(shared_data: Path) -> None:
+def test_the_real_row_loads(shared_data) -> None:
     path = shared_data / "formats" / "personalrewardbench" / "prism_row.json"
     [pair] = load_pairs(f"personalrewardbench?path={path}", split="train")
     real = orjson.loads(path.read_bytes())
     assert (pair.user, pair.category, pair.split) == ("user584", "values guided", "train")
-    assert (pair.question, pair.chosen, pair.rejected) == (
-        real["context"][0]["content"],
-        real["chosen"]["content"],
-        real["rejected"]["content"],
-    )
+    said = [message["content"] for message in (real["context"][0], real["chosen"], real["rejected"])]
+    assert [pair.question, pair.chosen, pair.rejected] == said
 
 
 # Community Alignment
@@ -194,7 +185,7 @@ BOB = community_talk("c2", "bob", community_turn("first", "Plan?", "response_a")
 AGAIN = community_talk("c3", "ann", community_turn("first", "Tea?", "response_a"))
 
 
-def test_each_turn_is_a_row_of_one_against_three_with_choices_of_other_conversations(write_jsonl: Write) -> None:
+def test_each_turn_is_a_row_of_one_against_three_with_choices_of_other_conversations(write_jsonl) -> None:
     rows = {row["id"]: row for row in read(f"community-alignment?path={write_jsonl([ANN, BOB, AGAIN])}")}
     first, second = rows["c1-t0"], rows["c1-t1"]
     assert (first["chosen"], first["rejected"]) == ("Plan? B", ["Plan? A", "Plan? C", "Plan? D"])
@@ -206,25 +197,19 @@ def test_each_turn_is_a_row_of_one_against_three_with_choices_of_other_conversat
     assert "choices" not in rows["c2-t0"]
 
 
-def test_annotators_who_preferred_different_replies_are_twins(write_jsonl: Write) -> None:
-    ann, bob = read(f"community-alignment?path={write_jsonl([ANN, BOB, AGAIN])}&mirror=true")
-    assert (ann["chosen"], ann["rejected"]) == (bob["rejected"], bob["chosen"]) == ("Plan? B", "Plan? A")
-    assert [post["text"] for post in bob["profile"]] == ["age: 18-30", "gender: f"]
+def test_annotators_who_preferred_different_replies_are_twins(write_jsonl) -> None:
+    rows = read(f"community-alignment?path={write_jsonl([ANN, BOB, AGAIN])}&mirror=true")
+    assert_twins(rows)
+    assert [post["text"] for post in rows[1]["profile"]] == ["age: 18-30", "gender: f"]
 
 
-def test_end_marks_missing_replies_and_double_replies_are_cleaned_up(write_jsonl: Write) -> None:
+def test_end_marks_missing_replies_and_double_replies_are_cleaned_up(write_jsonl) -> None:
     turn = community_turn("first", "Hi", "response_a", "One.<|end_of_text|>", "Two. ", "", "One.")
     [made] = read(f"community-alignment?path={write_jsonl([community_talk('c', 'u', turn)])}")
     assert (made["chosen"], made["rejected"]) == ("One.", "Two.")
 
 
-def test_repeated_votes_give_the_noise_ceiling(write_jsonl: Write) -> None:
-    again = {**ANN, "conversation_id": "c4", "first_turn_preferred_response": "response_a"}
-    source = open_source(f"community-alignment?path={write_jsonl([ANN, again])}")
-    assert retest(source) == {"agreement": 0.0, "n": 1}
-
-
-def test_parquet_leaves_missing_turns_out_and_the_filtered_part_is_not_read_twice(tmp_path: Path) -> None:
+def test_parquet_leaves_missing_turns_out_and_the_filtered_part_is_not_read_twice(tmp_path) -> None:
     pq.write_table(pa.Table.from_pylist([ANN, BOB]), tmp_path / "full.parquet")
     pq.write_table(pa.Table.from_pylist([{**BOB, "split": "filtered"}]), tmp_path / "part.parquet")
     assert [row["id"] for row in read(f"community-alignment?path={tmp_path}")] == ["c1-t0", "c1-t1", "c2-t0"]
@@ -261,7 +246,7 @@ def coval(write_jsonl: Write) -> str:
     return f"coval?path={write_jsonl(COVAL, name='comparisons.jsonl').parent}"
 
 
-def test_the_best_of_a_personal_ranking_meets_the_others(coval: str) -> None:
+def test_the_best_of_a_personal_ranking_meets_the_others(coval) -> None:
     rows = read(coval)
     assert [(r["id"], r["user"], r["chosen"]) for r in rows] == [
         ("p1-0", "ann", "p1 says B."),
@@ -273,18 +258,18 @@ def test_the_best_of_a_personal_ranking_meets_the_others(coval: str) -> None:
     assert (rows[0]["groups"], rows[0]["profile"][0]["text"]) == ({"age": "25-34"}, "age: 25-34")
 
 
-def test_the_ranking_for_the_world_is_another_dataset(coval: str) -> None:
+def test_the_ranking_for_the_world_is_another_dataset(coval) -> None:
     assert [r["user"] for r in read(f"{coval}&block=world")] == ["ann", "bob", "cat", "ann"]
     assert open_source(f"{coval}&block=world").name.endswith("block=world")
 
 
-def test_annotators_who_put_different_replies_first_are_twins(coval: str) -> None:
-    ann, bob = read(f"{coval}&mirror=true")
-    assert (ann["chosen"], ann["rejected"]) == (bob["rejected"], bob["chosen"]) == ("p1 says B.", "p1 says C.")
-    assert ann["mirror"] == bob["id"] == "p1-1~p1-0"
+def test_annotators_who_put_different_replies_first_are_twins(coval) -> None:
+    rows = read(f"{coval}&mirror=true")
+    assert_twins(rows)
+    assert [row["id"] for row in rows] == ["p1-0~p1-1", "p1-1~p1-0"]
 
 
-def test_the_file_may_be_named_itself_and_annotators_be_absent(write_jsonl: Write) -> None:
+def test_the_file_may_be_named_itself_and_annotators_be_absent(write_jsonl) -> None:
     rows = read(f"coval?path={write_jsonl(COVAL)}")
     assert (len(rows), rows[0]["profile"]) == (3, [])
 
@@ -321,7 +306,7 @@ def write_bespoke(folder: Path, *values: Any) -> str:
     return f"bespoke?path={folder}"
 
 
-def test_the_answer_scored_highest_meets_those_below_and_equal_scores_give_no_row(tmp_path: Path) -> None:
+def test_the_answer_scored_highest_meets_those_below_and_equal_scores_give_no_row(tmp_path) -> None:
     other = {**BESPOKE, "query": "And the sea?", "gold_information_need": None}
     alike = {**BESPOKE, "response_list": [response("a", 1, 2, 3, 4), response("b", 4, 3, 2, 1)]}
     first, second = read(write_bespoke(tmp_path, BESPOKE, other, alike))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import orjson
 
 from tests.data.named.reading import Row, read
 
-Write = Callable[..., Path]
 ROW: Row = {
     "id": "0_2_7",
     "question": "Why?",
@@ -28,12 +26,12 @@ def publish(folder: Path, *rows: Any) -> Path:
     return folder / "published"
 
 
-def test_published_rows_are_questions_with_the_benchmarks_category(tmp_path: Path) -> None:
+def test_published_rows_are_questions_with_the_benchmarks_category(tmp_path) -> None:
     [row] = read(f"lampqa?path={publish(tmp_path, ROW)}")
     assert row == {**ROW, "category": "Art_and_Entertainment", "split": "test"}
 
 
-def test_fields_that_are_null_are_left_out(tmp_path: Path) -> None:
+def test_fields_that_are_null_are_left_out(tmp_path) -> None:
     nulls = {
         "profile": [{"id": None, "text": "A post.", "category": None}],
         "rubric_aspects": [{"aspect": "a", "evidence": None, "reason": "r"}],

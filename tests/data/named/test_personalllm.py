@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -13,8 +12,7 @@ import pytest
 
 from prb.data.named.judgments import SCALES, taste
 from tests.data.named.reading import Row, read
-
-Write = Callable[..., Path]
+from tests.data.named.test_votes import assert_twins
 
 
 def table_row(n: int, **changes: Any) -> Row:
@@ -29,7 +27,7 @@ def spec(path: Path, **options: Any) -> str:
     return f"personalllm?path={path}" + "".join(f"&{key}={value}" for key, value in options.items())
 
 
-def test_a_user_prefers_what_their_reward_model_likes_best(write_jsonl: Write) -> None:
+def test_a_user_prefers_what_their_reward_model_likes_best(write_jsonl) -> None:
     rows = read(spec(write_jsonl([table_row(n) for n in range(40)]), users=5))
     models = list(SCALES)
     for row in rows:
@@ -50,15 +48,14 @@ def test_tastes_are_weights_that_a_small_alpha_makes_one_sided() -> None:
     assert max(even) < 0.2
 
 
-def test_with_several_raters_there_are_twins(write_jsonl: Write) -> None:
+def test_with_several_raters_there_are_twins(write_jsonl) -> None:
     rows = read(spec(write_jsonl([table_row(n) for n in range(20)]), users=50, raters=4, mirror="true"))
-    by_id = {row["id"]: row for row in rows}
     assert rows
-    assert all(by_id[row["mirror"]]["chosen"] == row["rejected"] for row in rows)
+    assert_twins(rows)
     assert read(spec(write_jsonl([table_row(1)]), mirror="true")) == []
 
 
-def test_the_scales_are_the_published_ones(shared_data: Path) -> None:
+def test_the_scales_are_the_published_ones(shared_data) -> None:
     published = orjson.loads((shared_data / "formats" / "personalllm" / "reward_models.json").read_bytes())
     assert list(SCALES) == sorted(published)
     for model, (center, sd) in SCALES.items():

@@ -71,7 +71,7 @@ def second(folder: Path, **changes: Any) -> Path:
 # version 1
 
 
-def test_the_right_option_meets_the_others_and_the_chat_up_to_then_is_the_history(tmp_path: Path) -> None:
+def test_the_right_option_meets_the_others_and_the_chat_up_to_then_is_the_history(tmp_path) -> None:
     row, other = read(f"personamem?path={first(tmp_path, end_index_in_shared_context=4)}")
     assert (row["id"], row["user"], row["question"], row["topic"]) == ("q1", "persona4", "Dinner?", "food")
     assert (row["chosen"], row["rejected"]) == ("It's lentils.", ["Steak.", "Fish.", "Ham."])
@@ -79,7 +79,7 @@ def test_the_right_option_meets_the_others_and_the_chat_up_to_then_is_the_histor
     assert [post["text"] for post in other["profile"]][2:] == ["I moved to Oslo."]
 
 
-def test_the_real_questions_load(shared_data: Path) -> None:
+def test_the_real_questions_load(shared_data) -> None:
     rows = read(f"personamem?path={shared_data / 'formats' / 'personamem_v1'}")
     assert len(rows) == 8
     assert {len(row["rejected"]) for row in rows} == {3}
@@ -87,7 +87,7 @@ def test_the_real_questions_load(shared_data: Path) -> None:
     assert all(row["profile"] for row in rows)
 
 
-def test_a_size_that_is_not_there_and_a_lost_context_file_are_refused(tmp_path: Path, shared_data: Path) -> None:
+def test_a_size_that_is_not_there_and_a_lost_context_file_are_refused(tmp_path, shared_data) -> None:
     folder = first(tmp_path)
     with pytest.raises(BadInput, match=r"holds none of questions_128k.csv"):
         open_source(f"personamem?path={folder}&size=128k")
@@ -99,7 +99,7 @@ def test_a_size_that_is_not_there_and_a_lost_context_file_are_refused(tmp_path: 
 # version 2
 
 
-def test_version_2_has_its_chats_in_files_and_its_preference_is_hidden(tmp_path: Path) -> None:
+def test_version_2_has_its_chats_in_files_and_its_preference_is_hidden(tmp_path) -> None:
     row, again = read(f"personamem?path={second(tmp_path, user_query=orjson.dumps(CHAT[1]).decode())}")
     assert (row["user"], row["question"], row["chosen"]) == ("persona4", "Dinner?", "Lentils.")
     assert row["rejected"] == ["Steak.", "Fish.", "Ham."]
@@ -110,10 +110,9 @@ def test_version_2_has_its_chats_in_files_and_its_preference_is_hidden(tmp_path:
 
 
 @pytest.mark.parametrize("link", ["../outside.json", "absolute"])
-def test_a_link_that_leaves_the_folder_is_not_followed(tmp_path: Path, link: str) -> None:
+def test_a_link_that_leaves_the_folder_is_not_followed(tmp_path, link) -> None:
     outside, folder = tmp_path / "outside.json", tmp_path / "set"
     outside.write_bytes(orjson.dumps(CHAT))
-    folder.mkdir()
     link = str(outside) if link == "absolute" else link
     said = f"benchmark.csv:3: `chat_history_32k_link` {link!r} does not exist"
     assert problems(f"personamem?path={second(folder, chat_history_32k_link=link)}") == [said]

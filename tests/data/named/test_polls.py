@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from prb.data.check import check
 from prb.data.load import load
 from prb.data.source import open_source
-from prb.data.votes import ASKED, draw_pairs, draw_twins, user_split
+from prb.data.votes import ASKED, draw_pairs, draw_twins, quoted_votes, user_split
 from prb.errors import BadInput, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
@@ -22,7 +22,6 @@ from tests.data.named.reading import Row, read
 from tests.data.named.test_votes import assert_twins
 from tests.runs import result
 
-Write = Callable[..., Path]
 FEW = "least=2"
 
 
@@ -45,7 +44,7 @@ WORDS = {"+": "agree", "-": "Disagree", "0": "pass"}
 
 
 @pytest.mark.parametrize("values", [WORDS, {"+": 1, "-": -1.0, "0": 0}, {"+": "like", "-": "dislike", "0": "skip"}])
-def test_an_item_agreed_with_is_chosen_over_one_disagreed_with(write_jsonl: Write, values: dict[str, Any]) -> None:
+def test_an_item_agreed_with_is_chosen_over_one_disagreed_with(write_jsonl, values) -> None:
     rows = read(f"votes?path={write_jsonl(long_table(VOTES, values))}&item=item&{FEW}")
     assert {(row["user"], row["chosen"], row["rejected"]) for row in rows} == {
         ("ann", "Item 0.", "Item 1."),
@@ -58,7 +57,7 @@ def test_an_item_agreed_with_is_chosen_over_one_disagreed_with(write_jsonl: Writ
     assert "choices" not in first  # nothing is left that ann disagreed with
 
 
-def test_the_history_is_the_users_other_votes_as_posts_and_as_choices(write_jsonl: Write) -> None:
+def test_the_history_is_the_users_other_votes_as_posts_and_as_choices(write_jsonl) -> None:
     rows = read(f"votes?path={write_jsonl(long_table({'ann': '++--+'}, WORDS))}&item=item&{FEW}")
     for row in rows:
         shown = {post["text"].partition(": ")[2] for post in row["profile"]}
@@ -72,7 +71,7 @@ def test_the_history_is_the_users_other_votes_as_posts_and_as_choices(write_json
     assert {len(row["profile"]) for row in short} == {1}
 
 
-def test_items_of_different_topics_are_never_paired_but_are_each_others_history(write_jsonl: Write) -> None:
+def test_items_of_different_topics_are_never_paired_but_are_each_others_history(write_jsonl) -> None:
     table = [*long_table({"ann": "+-"}, WORDS, prompt="Tea?"), *long_table({"ann": "-+"}, WORDS, prompt="Milk?")]
     rows = read(f"votes?path={write_jsonl(table)}&item=item&{FEW}")
     assert sorted((row["question"], row["chosen"]) for row in rows) == [("Milk?", "Item 1."), ("Tea?", "Item 0.")]
@@ -146,7 +145,7 @@ def two_camps(users: int, items: int = 12) -> list[str]:
 
 
 def test_a_conversation_becomes_rows_with_topic_and_splits_but_no_groups_fitted_to_its_votes(
-    tmp_path: Path,
+    tmp_path,
 ) -> None:
     conversation(tmp_path / "tea", two_camps(30), rejected=3)
     rows = read(f"polis?path={tmp_path}")
@@ -159,7 +158,7 @@ def test_a_conversation_becomes_rows_with_topic_and_splits_but_no_groups_fitted_
     assert read(f"polis?path={tmp_path}&seed=1") != rows == read(f"polis?path={tmp_path / 'tea'}")
 
 
-def test_conversations_are_selected_by_name_or_left_out(tmp_path: Path) -> None:
+def test_conversations_are_selected_by_name_or_left_out(tmp_path) -> None:
     for name in ("tea", "tea-two", "milk"):
         conversation(tmp_path / name, two_camps(6), topic=name)
 
@@ -176,7 +175,7 @@ def test_conversations_are_selected_by_name_or_left_out(tmp_path: Path) -> None:
         open_source(f"polis?path={tmp_path / 'empty'}")
 
 
-def test_twins_of_a_conversation_are_clean_crossed_and_blind_models_have_half(tmp_path: Path) -> None:
+def test_twins_of_a_conversation_are_clean_crossed_and_blind_models_have_half(tmp_path) -> None:
     conversation(tmp_path / "data" / "tea", two_camps(60))
     spec = f"polis?path={tmp_path / 'data'}&mirror=true"
     assert_twins(read(spec))
@@ -201,7 +200,7 @@ def test_twins_of_a_conversation_are_clean_crossed_and_blind_models_have_half(tm
         ("comments.csv", b"\xff\xfe\x00", "must be UTF-8"),
     ],
 )
-def test_a_damaged_conversation_is_refused(tmp_path: Path, file: str, content: str | bytes, says: str) -> None:
+def test_a_damaged_conversation_is_refused(tmp_path, file, content, says) -> None:
     folder = conversation(tmp_path / "tea", two_camps(4))
     (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(BadInput, match=says):
@@ -224,7 +223,7 @@ def harms(folder: Path) -> Path:
     return folder
 
 
-def test_ratings_of_harm_become_pairs(tmp_path: Path) -> None:
+def test_ratings_of_harm_become_pairs(tmp_path) -> None:
     rows = read(f"pluriharms?path={harms(tmp_path)}")
     assert {row["question"] for row in rows} == {"Which of these requests to an AI assistant is harmful?"}
     row = next(row for row in rows if row["user"] == "pluriharms-0")
@@ -247,17 +246,15 @@ def dialogue(folder: Path, name: str = "GD9") -> Path:
                 votes.append(f"q{question},p{user},t{question}{n},{vote},2026-01-0{question + 1}T10:0{n}:00")
     votes.append("q0,p1,gone,agree,2026-01-01T11:00:00")
     (folder / f"{name}_verbatim_map.csv").write_text("\n".join(verbatim))
-    (folder / f"{name}_binary.csv").write_text(
-        "\n".join(["Question ID,Participant ID,Thought ID,Vote,Timestamp", *votes])
-    )
     people = [f"p{user},x{user},English,{20 + user}" for user in range(12)]
-    (folder / f"{name}_participants.csv").write_text(
-        "\n".join(["Participant Id,Sample Provider Id,Language,Age", *people])
-    )
+    votes.insert(0, "Question ID,Participant ID,Thought ID,Vote,Timestamp")
+    people.insert(0, "Participant Id,Sample Provider Id,Language,Age")
+    (folder / f"{name}_binary.csv").write_text("\n".join(votes))
+    (folder / f"{name}_participants.csv").write_text("\n".join(people))
     return folder
 
 
-def test_a_dialogue_has_a_poll_per_question_and_a_history_over_all(tmp_path: Path) -> None:
+def test_a_dialogue_has_a_poll_per_question_and_a_history_over_all(tmp_path) -> None:
     rows = read(f"global-dialogues?path={dialogue(tmp_path)}&mirror=true")
     assert_twins(rows)
     assert {row["question"] for row in rows} == {f"What about {n}?" for n in range(4)}
@@ -270,7 +267,7 @@ def test_a_dialogue_has_a_poll_per_question_and_a_history_over_all(tmp_path: Pat
         open_source(f"global-dialogues?path={harms(tmp_path / 'other')}")
 
 
-def test_a_dialogue_has_choices_between_two_answers_too(tmp_path: Path) -> None:
+def test_a_dialogue_has_choices_between_two_answers_too(tmp_path) -> None:
     votes = ["Question ID,Participant ID,Thought A ID,Thought B ID,Vote,Timestamp"]
     for user in range(4):
         votes += [f"q{q},p{user},t{q}0,t{q}1,Thought {'AB'[user % 2]},2026-01-01T10:00:00" for q in range(3)]
@@ -296,13 +293,10 @@ def test_a_dialogue_has_choices_between_two_answers_too(tmp_path: Path) -> None:
         open_source(f"global-dialogues-preferences?path={harms(tmp_path / 'other')}")
 
 
-def test_real_conversations_give_twins_and_nobody_dominates(shared_data: Path) -> None:
+def test_real_conversations_give_twins_and_nobody_dominates(shared_data) -> None:
     rows = read(f"polis?path={shared_data / 'polis'}&conversation=scoop-hivemind.taxes,vtaiwan.uberx&mirror=true")
     assert_twins(rows)
     assert len(rows) > 2000
     assert max(Counter(row["user"] for row in rows).values()) <= 8
     for row in rows:
-        shown = {post["text"] for post in row["profile"]}
-        assert not shown & {
-            f"{word}: {row[side]}" for word in ("Agreed", "Disagreed") for side in ("chosen", "rejected")
-        }
+        assert not {post["text"] for post in row["profile"]} & quoted_votes([row["chosen"], row["rejected"]])

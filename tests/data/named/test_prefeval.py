@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from prb.data.source import open_source
 from prb.errors import BadInput
 from tests.data.named.reading import Row, read
 
-Write = Callable[..., Path]
 BASE: Row = {"preference": "I eat no meat.", "question": "Dinner?", "explanation": "Steak comes to mind."}
 OPTIONS: Row = {**BASE, "classification_task_options": ["Lentils.", "Steak.", "Ham.", "Fish."]}
 PERSONA: Row = {**BASE, "persona": "a nurse", "conversation": {"0": {"user": "No meat for me.", "assistant": "Noted."}}}
@@ -46,7 +44,7 @@ def publish(folder: Path, **changes: Any) -> Path:
         ("explicit", ["I eat no meat."]),
     ],
 )
-def test_the_form_decides_how_the_user_is_known(tmp_path: Path, form: str, posts: list[str]) -> None:
+def test_the_form_decides_how_the_user_is_known(tmp_path, form, posts) -> None:
     row, other = read(f"prefeval?path={publish(tmp_path)}&form={form}")
     assert [post["text"] for post in row["profile"]] == posts
     assert (row["id"], row["category"], other["id"]) == ("food-1", "food", "food-2")
@@ -54,6 +52,6 @@ def test_the_form_decides_how_the_user_is_known(tmp_path: Path, form: str, posts
     assert (row["rubric_aspects"][0]["aspect"], row["narrative"]) == ("I eat no meat.", "I eat no meat.")
 
 
-def test_a_folder_without_the_lists_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_the_lists_is_refused(tmp_path) -> None:
     with pytest.raises(BadInput, match="mcq_options does not exist"):
         open_source(f"prefeval?path={tmp_path}")

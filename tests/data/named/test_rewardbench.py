@@ -34,7 +34,7 @@ def spec(path: Path) -> str:
     return f"rewardbench?path={path}"
 
 
-def test_several_answers_stay_one_row(write_jsonl: Write) -> None:
+def test_several_answers_stay_one_row(write_jsonl) -> None:
     several = {**SECOND, "chosen": ["4", "four"], "id": "tied:7", "subset": "Ties"}
     first, second, third = load_pairs(spec(write_jsonl([FIRST, SECOND, several])))
     assert first.answers == ("An apple.", "A brick, of course.")
@@ -43,21 +43,21 @@ def test_several_answers_stay_one_row(write_jsonl: Write) -> None:
     assert (third.id, third.answers[:2], third.n_best) == ("Ties-tied:7", ("4", "four"), 2)
 
 
-def test_user_and_profile_are_kept(write_jsonl: Write) -> None:
+def test_user_and_profile_are_kept(write_jsonl) -> None:
     (pair,) = load_pairs(
         spec(write_jsonl([{**FIRST, "user_id": "ann", "profile": "I like apples.", "split": "filtered"}]))
     )
     assert (pair.user, pair.profile[0].text, pair.split) == ("ann", "I like apples.", None)
 
 
-def test_parquet_and_rows_without_id_or_subset_are_read_too(tmp_path: Path) -> None:
+def test_parquet_and_rows_without_id_or_subset_are_read_too(tmp_path) -> None:
     path = tmp_path / "set.parquet"
     rows = [{key: FIRST[key] for key in ("prompt", "chosen", "rejected")}] * 2
     pq.write_table(pa.Table.from_pylist(rows), path)
     assert load(spec(path)).index.ids == ["all-1", "all-2"]
 
 
-def test_of_the_two_parts_on_the_hub_the_filtered_one_is_used(write_jsonl: Write) -> None:
+def test_of_the_two_parts_on_the_hub_the_filtered_one_is_used(write_jsonl) -> None:
     rows = [{**FIRST, "split": "raw"}, {**FIRST, "id": 1, "split": "raw"}, {**FIRST, "split": "filtered"}]
     assert load(spec(write_jsonl(rows))).index.ids == ["chat-0"]
 
@@ -65,7 +65,7 @@ def test_of_the_two_parts_on_the_hub_the_filtered_one_is_used(write_jsonl: Write
 # a file given by its path alone
 
 
-def test_the_first_row_tells_the_format_and_the_name_says_it(write_jsonl: Write) -> None:
+def test_the_first_row_tells_the_format_and_the_name_says_it(write_jsonl) -> None:
     path = write_jsonl([FIRST])
     for place in (path, path.parent):
         assert open_source(str(place)).name == f"rewardbench?path={place}"
@@ -83,9 +83,7 @@ def scored(write_jsonl: Write, tmp_path: Path, rows: list[dict[str, Any]]) -> di
     return result(evaluate(config).summary, "none", "length")
 
 
-def test_rewardbench_1_has_sections_with_the_published_weights_and_ties_are_lost(
-    write_jsonl: Write, tmp_path: Path
-) -> None:
+def test_rewardbench_1_has_sections_with_the_published_weights_and_ties_are_lost(write_jsonl, tmp_path) -> None:
     right, wrong = {"chosen": "Longer.", "rejected": "No."}, {"chosen": "No.", "rejected": "Longer."}
     subsets = [subset for section in SECTIONS.values() for subset in section if section is not SECTIONS["Prior Sets"]]
     rows = [{**(right if subset != "math-prm" else wrong), "subset": subset} for subset in subsets]

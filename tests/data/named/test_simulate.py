@@ -10,16 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prb.data.load import load
-from prb.data.named.simulate import (
-    LEVELS,
-    World,
-    bayes_accuracy,
-    contests,
-    fragments,
-    preference,
-    taste,
-    truth,
-)
+from prb.data.named.simulate import LEVELS, World, bayes_accuracy, contests, fragments, preference, taste, truth
 from prb.data.schema import row_problems
 from prb.data.source import open_source
 from prb.errors import BadInput, BadSpec
@@ -56,7 +47,7 @@ def spec_of(world: World) -> str:
 
 @settings(max_examples=25, deadline=None)
 @given(worlds())
-def test_every_world_makes_sound_rows(world: World) -> None:
+def test_every_world_makes_sound_rows(world) -> None:
     source = open_source(spec_of(world))
     rows = [row.data for row in source.rows()]
     assert [row_problems(row, "pairs") for row in rows] == [[]] * len(rows)
@@ -69,7 +60,7 @@ def test_every_world_makes_sound_rows(world: World) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(worlds())
-def test_the_name_of_a_world_makes_it_again(world: World) -> None:
+def test_the_name_of_a_world_makes_it_again(world) -> None:
     name = open_source(spec_of(world)).name
     assert open_source(name) == open_source(spec_of(world))
 
@@ -86,7 +77,7 @@ def test_a_row_depends_on_the_seed_and_its_index_alone() -> None:
 
 @pytest.mark.parametrize("groups", [2, 4, 6, 16])
 @pytest.mark.parametrize("individual", [0, 0.4, 1])
-def test_tastes_cancel_exactly_in_every_split(groups: int, individual: float) -> None:
+def test_tastes_cancel_exactly_in_every_split(groups, individual) -> None:
     world = World(persons=groups * 20, groups=groups, individual=individual)
     tastes = truth(world)
     splits = np.array([world.split_of(user, 0) for user in range(world.persons)])
@@ -134,7 +125,7 @@ def _attribute(text: str) -> tuple[int, int]:
     st.lists(st.sampled_from(LEVELS), min_size=16, max_size=16),
     st.sampled_from([0.0, 0.1, 1.0]),
 )
-def test_opposite_tastes_make_opposite_choices(weights: list[float], values: list[int], noise: float) -> None:
+def test_opposite_tastes_make_opposite_choices(weights, values, noise) -> None:
     """So a model that ignores the user is at chance in expectation, whatever it says."""
     first, second = values[:8], values[8:]
     p = preference(tuple(weights), first, second, noise)
@@ -164,7 +155,7 @@ def test_labels_follow_their_probabilities() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(worlds())
-def test_the_bayes_accuracy_is_that_of_the_rows(world: World) -> None:
+def test_the_bayes_accuracy_is_that_of_the_rows(world) -> None:
     """Second implementation: from the attributes written in the rows, and the truth."""
     best = defaultdict(list)
     tastes = truth(world)
@@ -197,11 +188,8 @@ def test_by_persons_nobody_is_in_two_splits_and_groups_balance() -> None:
     homes = {row["user"]: row["split"] for row in rows}
     assert all(homes[row["user"]] == row["split"] for row in rows)
     counted = Counter((row["split"], row["groups"]["taste"]) for row in rows)
-    assert {split: {counted[split, f"g{g}"] for g in range(4)} for split in set(homes.values())} == {
-        "train": {28},
-        "validation": {4},
-        "test": {8},
-    }
+    balanced = {split: {counted[split, f"g{g}"] for g in range(4)} for split in set(homes.values())}
+    assert balanced == {"train": {28}, "validation": {4}, "test": {8}}
 
 
 def test_seen_users_get_new_topics_in_the_test_split() -> None:
@@ -234,7 +222,7 @@ def test_seen_users_get_new_topics_in_the_test_split() -> None:
         ("people=3", "no option"),
     ],
 )
-def test_impossible_worlds_are_refused_with_a_reason(options: str, says: str) -> None:
+def test_impossible_worlds_are_refused_with_a_reason(options, says) -> None:
     with pytest.raises(BadInput, match=says):
         open_source(f"simulate?{options}")
 

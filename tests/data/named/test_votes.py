@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from prb.data.votes import retest
 from prb.errors import BadInput, BadSpec
 from tests.data.named.reading import Row, read
 
-Write = Callable[..., Path]
 PANDALM = "prompt=instruction,input&answers=response1,response2&voters=annotator1,annotator2,annotator3&id=idx"
 
 
@@ -38,7 +37,7 @@ VOTES = [
 # --- rows
 
 
-def test_a_vote_is_a_pair_and_the_users_other_votes_are_its_history(write_jsonl: Write) -> None:
+def test_a_vote_is_a_pair_and_the_users_other_votes_are_its_history(write_jsonl) -> None:
     rows = read(f"votes?path={write_jsonl(VOTES)}")
     assert [(r["id"], r["user"], r["chosen"]) for r in rows] == [
         ("set-1", "ann", "Tea? Yes."),
@@ -55,7 +54,7 @@ def test_a_vote_is_a_pair_and_the_users_other_votes_are_its_history(write_jsonl:
     assert (rows[0]["profile"], rows[0]["rubric_aspects"], rows[0]["narrative"]) == ([], [], "")
 
 
-def test_the_history_holds_the_last_votes_and_never_one_on_the_same_prompt(write_jsonl: Write) -> None:
+def test_the_history_holds_the_last_votes_and_never_one_on_the_same_prompt(write_jsonl) -> None:
     many = [vote("ann", f"Number {n}?", 0) for n in range(6)] + [vote("ann", "number  5?", 0)]
     rows = read(f"votes?path={write_jsonl(many)}&history=2")
     assert [c["question"] for c in rows[0]["choices"]] == ["Number 5?", "number  5?"]
@@ -63,20 +62,20 @@ def test_the_history_holds_the_last_votes_and_never_one_on_the_same_prompt(write
     assert "choices" not in read(f"votes?path={write_jsonl(many)}&history=0")[0]
 
 
-def test_votes_of_the_test_split_are_nobodys_history(write_jsonl: Write) -> None:
+def test_votes_of_the_test_split_are_nobodys_history(write_jsonl) -> None:
     split = [vote("ann", f"{n}?", 0, fold=fold) for n, fold in enumerate(("train", "val", "test", "test"))]
     rows = read(f"votes?path={write_jsonl(split)}&split=fold")
     assert [row["split"] for row in rows] == ["train", "validation", "test", "test"]
     assert [[c["question"] for c in row["choices"]] for row in rows] == [["1?"], ["0?"], ["0?", "1?"], ["0?", "1?"]]
 
 
-def test_more_than_two_answers_are_one_row_with_the_others_rejected(write_jsonl: Write) -> None:
+def test_more_than_two_answers_are_one_row_with_the_others_rejected(write_jsonl) -> None:
     row = {"who": 7, "text": "Pick.", "a": "One.", "b": "Two.", "c": "Three.", "d": "Two.", "best": "c"}
     [made] = read(f"votes?path={write_jsonl([row])}&prompt=text&answers=a,b,c,d&user=who&choice=best")
     assert (made["user"], made["chosen"], made["rejected"]) == ("7", "Three.", ["One.", "Two."])
 
 
-def test_conversations_and_what_is_known_of_a_user_come_along(write_jsonl: Write) -> None:
+def test_conversations_and_what_is_known_of_a_user_come_along(write_jsonl) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "human", "content": "Tea?"}]
     row = {**vote("ann", "Tea?", 0), "prompt": messages, "age": 61, "city": None, "kind": "food"}
     [made] = read(f"votes?path={write_jsonl([row])}&about=age,city&category=kind")
@@ -85,13 +84,13 @@ def test_conversations_and_what_is_known_of_a_user_come_along(write_jsonl: Write
     assert (made["groups"], made["category"]) == ({"age": "61"}, "food")
 
 
-def test_the_name_of_a_source_makes_it_again(write_jsonl: Write) -> None:
+def test_the_name_of_a_source_makes_it_again(write_jsonl) -> None:
     source = open_source(f"votes?path={write_jsonl(VOTES)}&mirror=true&per_pair=1&about=age")
     assert source.name.endswith("set.jsonl&about=age&mirror=true&per_pair=1")
     assert list(open_source(source.name).rows()) == list(source.rows())
 
 
-def test_contradicting_options_and_missing_files_are_refused(write_jsonl: Write) -> None:
+def test_contradicting_options_and_missing_files_are_refused(write_jsonl) -> None:
     with pytest.raises(BadSpec, match="voters cannot be combined"):
         open_source(f"votes?path={write_jsonl(VOTES)}&choice=a&voters=b")
     with pytest.raises(BadInput, match=r"gone.jsonl does not exist"):
@@ -112,14 +111,14 @@ def assert_twins(rows: Iterable[Row]) -> None:
         assert twin["user"] != row["user"]
 
 
-def test_two_users_who_preferred_opposite_answers_are_twins(write_jsonl: Write) -> None:
+def test_two_users_who_preferred_opposite_answers_are_twins(write_jsonl) -> None:
     rows = read(f"votes?path={write_jsonl(VOTES)}&mirror=true")
     assert [(r["id"], r["mirror"]) for r in rows] == [("set-1~set-2", "set-2~set-1"), ("set-2~set-1", "set-1~set-2")]
     assert_twins(rows)
     assert all("Tea?" not in [c["question"] for c in row["choices"]] for row in rows)
 
 
-def test_of_four_answers_twins_get_the_two_that_were_preferred(write_jsonl: Write) -> None:
+def test_of_four_answers_twins_get_the_two_that_were_preferred(write_jsonl) -> None:
     def ballot(user: str, choice: str) -> Row:
         shuffled = ["w", "x", "y", "z"] if user != "cat" else ["z", "y", "x", "w"]
         return {"user": user, "prompt": "?", "answers": shuffled, "choice": choice}
@@ -137,7 +136,7 @@ def crowd(users: int, prompts: int) -> list[Row]:
     return [vote(f"u{u}", f"Prompt {p}?", int((u * 7 + p * 3) % 5 > 1)) for p in range(prompts) for u in range(users)]
 
 
-def test_nobody_dominates_and_the_seed_decides(write_jsonl: Write) -> None:
+def test_nobody_dominates_and_the_seed_decides(write_jsonl) -> None:
     path = write_jsonl(crowd(users=10, prompts=30))
     rows = read(f"votes?path={path}&mirror=true&per_pair=2")
     assert_twins(rows)
@@ -148,12 +147,12 @@ def test_nobody_dominates_and_the_seed_decides(write_jsonl: Write) -> None:
     assert rows != read(f"votes?path={path}&mirror=true&per_pair=2&seed=1")
 
 
-def test_users_who_contradict_themselves_are_in_no_couple(write_jsonl: Write) -> None:
+def test_users_who_contradict_themselves_are_in_no_couple(write_jsonl) -> None:
     path = write_jsonl([vote("ann", "Tea?", 0), vote("bob", "Tea?", 1), vote("bob", "Tea?", 0)])
     assert read(f"votes?path={path}&mirror=true") == []
 
 
-def test_twins_are_of_one_split(write_jsonl: Write) -> None:
+def test_twins_are_of_one_split(write_jsonl) -> None:
     path = write_jsonl([vote("ann", "Tea?", 0, split="train"), vote("bob", "Tea?", 1, split="test")])
     assert read(f"votes?path={path}&mirror=true") == []
 
@@ -161,14 +160,14 @@ def test_twins_are_of_one_split(write_jsonl: Write) -> None:
 # --- repeated votes
 
 
-def test_the_agreement_of_users_with_themselves_is_measured_where_they_voted_again(write_jsonl: Write) -> None:
+def test_the_agreement_of_users_with_themselves_is_measured_where_they_voted_again(write_jsonl) -> None:
     again = [vote("ann", "Tea?", 0), vote("ann", "Milk?", 1), vote("bob", "Tea?", 1), vote("bob", "Tea?", "tie")]
     source = open_source(f"votes?path={write_jsonl([*VOTES, *again])}")
     # ann says the same twice; of bob's three votes two agree and one is a tie
     assert retest(source) == {"agreement": (1 + 1 + 1 + 0.5 + 0.5) / 5, "n": 5}
 
 
-def test_without_repeated_votes_the_ceiling_is_unknown(write_jsonl: Write) -> None:
+def test_without_repeated_votes_the_ceiling_is_unknown(write_jsonl) -> None:
     assert retest(open_source(f"votes?path={write_jsonl(VOTES)}")) is None
     assert retest(MemorySource("rows", [])) is None
 
@@ -190,7 +189,7 @@ def opposite_votes(path: Path) -> int:
     return sum(a != b for item in minds for a, b in combinations(item, 2))
 
 
-def test_pandalm_gives_a_couple_for_each_two_opposite_votes(shared_data: Path) -> None:
+def test_pandalm_gives_a_couple_for_each_two_opposite_votes(shared_data) -> None:
     path = shared_data / "pandalm" / "testset-v1.json"
     spec = f"votes?path={path}&{PANDALM}&mirror=true"
     dataset = load(spec, skip_bad=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from prb.data.pull import pulled
 from prb.data.schema import about, folder_of, identifier, number, spec_name, table, text
 from prb.data.source import DATASETS, BadRow, RawRow, Row, RowSource, Source, file_source
-from prb.data.votes import Ballot, PollSource, PollVoting, Vote, VoteSource, Voting, collect, user_split
+from prb.data.votes import Ballot, Poll, PollSource, PollVoting, Vote, VoteSource, Voting, collect, user_split
 from prb.errors import BadInput, unknown
 
 # Open data of Polis (compdemocracy.org/polis, CC BY 4.0): thousands of people voting on each other's statements.
@@ -91,11 +91,24 @@ def global_dialogues(path: str, voting: PollVoting) -> Source:
     rounds = sorted(file.name.removesuffix(BINARY) for file in folder.glob(f"*{BINARY}"))
     if not rounds:
         raise BadInput(f"dataset 'global-dialogues': {folder} holds no file GD<N>{BINARY}")
-    return PollSource(
-        spec_name(global_dialogues, path, voting),
-        lambda: collect((ballot for name in rounds for ballot in _dialogue_ballots(folder, name)), place=BINARY),
-        voting,
-    )
+
+    def ballots(name: str) -> Iterator[Ballot]:
+        thoughts, facts_of = _thoughts(folder, name), _facts(folder, name)
+        path = folder / f"{name}{BINARY}"
+        for row in table(path, "Participant ID", "Thought ID", "Vote"):
+            thought, vote = thoughts.get(row["Thought ID"]) or {}, VOTES.get((row["Vote"] or "").strip().lower())
+            if vote is None:
+                raise BadInput(f"{path}: vote {row['Vote']!r}; known are {', '.join(VOTES)}")
+            question, item = ((thought.get(key) or "").strip() for key in ("Question Text", "Thought Text"))
+            if not question or not item:
+                continue  # an answer that was removed
+            user, facts = f"{name}-{row['Participant ID']}", facts_of.get(row["Participant ID"], {})
+            yield Ballot(name, question, user, item, vote, user_split(user), about(user, facts), facts)
+
+    def polls() -> Iterator[Poll]:
+        return collect(chain.from_iterable(map(ballots, rounds)), place=BINARY)
+
+    return PollSource(spec_name(global_dialogues, path, voting), polls, voting)
 
 
 def _thoughts(folder: Path, name: str) -> dict[str, Row]:
@@ -109,20 +122,6 @@ def _facts(folder: Path, name: str) -> dict[str, dict[str, str]]:
     file = folder / f"{name}_participants.csv"
     people = table(file, "Participant Id") if file.is_file() else ()
     return {row["Participant Id"]: {key: value for key, value in list(row.items())[2:8] if value} for row in people}
-
-
-def _dialogue_ballots(folder: Path, name: str) -> Iterator[Ballot]:
-    thoughts, facts_of = _thoughts(folder, name), _facts(folder, name)
-    path = folder / f"{name}{BINARY}"
-    for row in table(path, "Participant ID", "Thought ID", "Vote"):
-        thought, vote = thoughts.get(row["Thought ID"]) or {}, VOTES.get((row["Vote"] or "").strip().lower())
-        if vote is None:
-            raise BadInput(f"{path}: vote {row['Vote']!r}; known are {', '.join(VOTES)}")
-        question, item = ((thought.get(key) or "").strip() for key in ("Question Text", "Thought Text"))
-        if not question or not item:
-            continue  # an answer that was removed
-        user, facts = f"{name}-{row['Participant ID']}", facts_of.get(row["Participant ID"], {})
-        yield Ballot(name, question, user, item, vote, user_split(user), about(user, facts), facts)
 
 
 # `GD<N>_preference.csv` holds one choice between two answers per row: one of them, or both, or neither.
@@ -181,24 +180,21 @@ DEMOGRAPHICS += ["Religion_Importance", "Social_Media_Frequency", "Toxicity_Expe
 def pluriharms(path: str, voting: PollVoting) -> Source:
     """Requests that a person finds harmful against others that they do not."""
     folder = folder_of(path, "pluriharms")
-    return PollSource(
-        spec_name(pluriharms, path, voting),
-        lambda: collect(_harm_ballots(folder), middle=50.0, place=ANNOTATIONS),
-        voting,
-    )
 
+    def ballots() -> Iterator[Ballot]:
+        prompts = table(folder / "prompts.csv", "Question_Index", "Question_Content")
+        requests = {prompt["Question_Index"]: prompt["Question_Content"] for prompt in prompts}
+        for row in table(folder / ANNOTATIONS, "Participant_ID"):
+            user = f"pluriharms-{row['Participant_ID']}"
+            facts = {name.replace("_", " ").lower(): row[name].strip() for name in DEMOGRAPHICS if row.get(name)}
+            person = user_split(user), about(user, facts), facts
+            for index, request in requests.items():
+                if request and row.get(f"Rating_{index}"):
+                    try:
+                        value = number(row, f"Rating_{index}")
+                    except BadRow as error:
+                        raise BadInput(f"{folder / ANNOTATIONS}: {user}: {error}") from None
+                    yield Ballot("pluriharms", HARMFUL, user, request.strip(), value, *person)
 
-def _harm_ballots(folder: Path) -> Iterator[Ballot]:
-    prompts = table(folder / "prompts.csv", "Question_Index", "Question_Content")
-    requests = {prompt["Question_Index"]: prompt["Question_Content"] for prompt in prompts}
-    for row in table(folder / ANNOTATIONS, "Participant_ID"):
-        user = f"pluriharms-{row['Participant_ID']}"
-        facts = {name.replace("_", " ").lower(): row[name].strip() for name in DEMOGRAPHICS if row.get(name)}
-        person = user_split(user), about(user, facts), facts
-        for index, request in requests.items():
-            if request and row.get(f"Rating_{index}"):
-                try:
-                    value = number(row, f"Rating_{index}")
-                except BadRow as error:
-                    raise BadInput(f"{folder / ANNOTATIONS}: {user}: {error}") from None
-                yield Ballot("pluriharms", HARMFUL, user, request.strip(), value, *person)
+    name = spec_name(pluriharms, path, voting)
+    return PollSource(name, lambda: collect(ballots(), middle=50.0, place=ANNOTATIONS), voting)

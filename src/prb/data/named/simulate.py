@@ -58,9 +58,6 @@ class Dice:
         keys = [self.random() for _ in items]
         return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]
 
-    def gauss(self) -> float:
-        return NormalDist().inv_cdf(self.random() or 0.5)
-
 
 @dataclass(frozen=True)
 class World:
@@ -169,7 +166,7 @@ def taste(world: World, user: int) -> Vector:
     owned = {attribute: k for k, attribute in enumerate(range(axis, len(ATTRIBUTES), max(1, world.groups // 2)))}
     shared = _unit([group_sign * (-FADING) ** owned[a] if a in owned else 0.0 for a in range(len(ATTRIBUTES))])
     dice, sign = Dice(world.seed, "taste", user // 2), 1 - 2 * (user % 2)
-    individual = _unit([sign * dice.gauss() for _ in ATTRIBUTES])
+    individual = _unit([sign * NormalDist().inv_cdf(dice.random() or 0.5) for _ in ATTRIBUTES])
     share = world.individual
     return _unit([(1 - share) * a + share * b for a, b in zip(shared, individual, strict=True)])
 
