@@ -57,7 +57,7 @@ def test_a_hub_that_is_out_of_reach_is_asked_once(monkeypatch):
         raise ConnectionError("no route")
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
-    with pytest.raises(BadInput, match="cannot load 'me/mine': .* the hub cannot be reached"):
+    with pytest.raises(BadInput, match=r"cannot load 'me/mine': .* the hub cannot be reached"):
         load("me/mine", "causal")
     assert asked == ["me/mine"]
 
