@@ -70,13 +70,17 @@ training: $(VENV)/.dev  ## all methods on simulate, mirror and prefeval, into do
 axes: $(VENV)/.dev  ## learning curves over axes and users, into docs/tables/training.md (half an hour)
 	$(BIN)/python benchmarks/axes.py
 
-EMBEDDED := src/prb/models/personal/embedded/smollm2
-embedded-model: $(VENV)/.dev  ## train the model `personal?lm=smollm2` that ships, and record what it says of mirror (40 minutes)
+LM ?= qwen2.5-1.5b
+EMBEDDED := src/prb/models/personal/embedded/$(LM)
+HEAD_smollm2 := axes --features 'hidden?lm=smollm2&layer=22&alone=true&dtype=fp32'
+HEAD_qwen2.5-1.5b := 'matcher?layers=8&rank=4&passes=8&rate=0.0007' \
+  --features 'hidden?lm=qwen2.5-1.5b&layer=18&alone=true&lead=Text:&dtype=bf16'
+embedded-model: $(VENV)/.dev  ## train the model `personal?lm=LM` that ships, and record what it says of mirror (two hours; LM=smollm2: 40 minutes)
 	@rm -rf $(EMBEDDED)
-	$(BIN)/prb train axes --features 'hidden?lm=smollm2&layer=22&alone=true&dtype=fp32' --dataset 'mirror?split=train&users=2' --k 40 \
-	  --validation 0 --out $(EMBEDDED)
+	$(BIN)/prb models pull $(LM)
+	$(BIN)/prb train $(HEAD_$(LM)) --dataset 'mirror?split=train&users=2' --k 40 --validation 0 --out $(EMBEDDED)
 	@rm $(EMBEDDED)/config.json $(EMBEDDED)/.lock
-	$(BIN)/python benchmarks/embedded.py
+	$(BIN)/python benchmarks/embedded.py $(LM)
 
 downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with their curves, in runs/
 	$(BIN)/prb bon --policy llamacpp/smollm2 --n 8 --limit 24 --k 3 --max-tokens 96 --temperature 0.7 \

@@ -1,12 +1,13 @@
-"""What the head that ships says of `mirror`: its scores are recorded for the first table, the figures documented.
+"""What a head that ships says of `mirror`: its scores are recorded for the first table, the figures documented.
 
-python benchmarks/embedded.py   (`make embedded-model` runs it on a new head)
+python benchmarks/embedded.py qwen2.5-1.5b   (`make embedded-model` runs it on a new head)
 
 Each call looks at the splits `test`, `hard` and `restraint`. Nothing may be chosen by what it prints.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,28 @@ import orjson
 from record import ROOT, write_between
 
 import prb
+from prb.models.personal import EMBEDDED
 from prb.reporting.format import MISSING, Table, interval, markdown, number, p_value, percent, show
 
-HEAD = "personal?lm=smollm2"
 CONDITIONS = ("none", "profile", "shuffled")
 POSTS = {"test": 40, "hard": 160, "restraint": 40}
 """By split: all posts of a user."""
-RECORDED = ROOT / "src" / "prb" / "data" / "mirror" / "personal.jsonl"
 
 
 def main() -> None:
+    lm = sys.argv[1]
+    head = f"personal?lm={lm}"
     lines: list[bytes] = []
     rows = []
     for split, k in POSTS.items():
-        out = ROOT / "runs" / f"embedded-{split}"
-        result = prb.evaluate(model=HEAD, dataset="mirror", split=split, k=k, condition=CONDITIONS, out=out)
+        out = ROOT / "runs" / f"embedded-{lm}-{split}"
+        result = prb.evaluate(model=head, dataset="mirror", split=split, k=k, condition=CONDITIONS, out=out)
         lines += recorded(out)
         rows.append(row(split, result.summary))
-    RECORDED.write_bytes(b"".join(lines))
+    (EMBEDDED / lm / "recorded.jsonl").write_bytes(b"".join(lines))
     columns = ("split", "accuracy", "person effect", "gain", "control", "by tier")
     table = Table("", columns, tuple(rows), ())
-    write_between("embedded", markdown(table), ROOT / "docs" / "training.md")
+    write_between(f"embedded {lm}", markdown(table), ROOT / "docs" / "training.md")
     show(table)
 
 

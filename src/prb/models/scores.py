@@ -146,13 +146,6 @@ def reader() -> Recorded:
         return RecordedScores(path)
 
 
-@MODELS.register("personal-recorded")
-def personal_recorded() -> Recorded:
-    """Scores of `personal?lm=smollm2` on `mirror`, splits test, hard and restraint, recorded with all posts shown."""
-    with as_file(files("prb.data") / "mirror" / "personal.jsonl") as path:
-        return RecordedScores(path)
-
-
 class RecordedScores:
     """The scores of one model in a file, by row and condition."""
 

@@ -302,5 +302,5 @@ class Tuner:
     def save(self, folder: Path) -> None:
         """In 16 bits if the LLM has no more."""
         weights = {name: weight.half() if self._in_16_bits else weight for name, weight in self.weights.items()}
-        self._model.save_pretrained(str(folder), state_dict=weights)
+        self._model.save_pretrained(str(folder), state_dict=weights, save_embedding_layers=False)
         make_readable(folder)

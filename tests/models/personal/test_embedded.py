@@ -1,8 +1,8 @@
-"""The head that ships with the package, and its recorded scores."""
+"""The heads that ship with the package, and their recorded scores."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import get_args
 
 import pytest
 
@@ -10,14 +10,16 @@ pytest.importorskip("torch")
 
 from prb.data.load import load_pairs
 from prb.models import MODELS
+from prb.models.personal import EmbeddedHead
 from prb.types import Ask, Query
 from prb.weights import here
 
 
-@pytest.mark.skipif(here("smollm2") == "no", reason="needs SmolLM2: prb models pull smollm2")
-def test_the_recorded_scores_are_those_of_the_embedded_head() -> None:
-    head: Any = MODELS.make("personal?lm=smollm2")
-    recorded: Any = MODELS.make("personal-recorded")
+@pytest.mark.parametrize("lm", get_args(EmbeddedHead))
+def test_the_recorded_scores_are_those_of_the_embedded_head(lm):
+    if here(lm) == "no":
+        pytest.skip(f"needs its LLM: prb models pull {lm}")
+    head, recorded = (MODELS.make(f"{name}?lm={lm}") for name in ("personal", "personal-recorded"))
     pair = load_pairs("mirror", split="test")[0]
     query = Query(question=pair.question, user=pair.user, posts=tuple(pair.profile))
     record = recorded.recall(pair.id, "profile")
