@@ -39,7 +39,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> None:
             "length --host 0.0.0.0",
             "--host 0.0.0.0 can be reached from other machines: set PRB_SERVE_TOKEN or --token-file\n",
         ),
-        ("length --port 99999", "port must be at most 65535, not 99999\n"),
+        ("length --port 99999", "--port must be at most 65535, not 99999\n"),
         ("length --host no.such.host.invalid", "cannot listen on no.such.host.invalid:8300: "),
         ("length --token-file absent", "--token-file absent cannot be read: FileNotFoundError\n"),
     ],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -42,10 +43,13 @@ def parse(config: type[C], args: Sequence[str], command: str) -> C:
     try:
         return config(**{**saved, **given})
     except BadInput as error:
-        name, required, rest = str(error).partition(" is required")
-        if not required or rest or name not in fields_of(config):
-            raise
-        raise BadInput(f"--{name.replace('_', '-')} is required; see `{parser.prog} --help`") from None
+        names = "|".join(name for name in fields_of(config) if name not in saved or name in given)
+
+        def flag_of(match: re.Match[str]) -> str:
+            return f"{match[1]}--{match[2].replace('_', '-')}"
+
+        said = re.sub(rf"(?m)^( *)({names})(?= must be | is required)", flag_of, str(error))
+        raise BadInput(said + f"; see `{parser.prog} --help`" * said.endswith(" is required")) from None
 
 
 def fields_of(config: type[Settings]) -> dict[str, FieldInfo]:
