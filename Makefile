@@ -73,8 +73,8 @@ axes: $(VENV)/.dev  ## learning curves over axes and users, into docs/tables/tra
 LM ?= qwen2.5-1.5b
 EMBEDDED := src/prb/models/personal/embedded/$(LM)
 HEAD_smollm2 := axes --features 'hidden?lm=smollm2&layer=22&alone=true&dtype=fp32'
-HEAD_qwen2.5-1.5b := 'matcher?layers=8&rank=4&passes=8&rate=0.0007' \
-  --features 'hidden?lm=qwen2.5-1.5b&layer=18&alone=true&lead=Text:&dtype=bf16'
+HEAD_qwen2.5-1.5b := 'matcher?layers=8&rank=4&passes=8&rate=0.0007&dtype=bf16' \
+  --features 'hidden?lm=qwen2.5-1.5b&layer=18&alone=true&lead=Text:&dtype=fp32'
 embedded-model: $(VENV)/.dev  ## train the model `personal?lm=LM` that ships, and record what it says of mirror (two hours; LM=smollm2: 40 minutes)
 	@rm -rf $(EMBEDDED)
 	$(BIN)/prb models pull $(LM)

@@ -84,8 +84,8 @@ def test_two_users_who_share_a_pole_differ_by_the_exception_that_one_of_them_mak
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_only_the_upper_layers_are_tuned_if_asked_for_and_those_below_read_a_text_once(lm: Path, dtype: str) -> None:
-    tuner = Tuner(replace(QUICK, layers=1, passes=4), str(lm), 2, Loading(dtype=dtype), 0)
+def test_only_the_upper_layers_are_tuned_if_asked_for_and_those_below_read_a_text_once(lm: Path, dtype) -> None:
+    tuner = Tuner(replace(QUICK, layers=1, passes=4, dtype=dtype), str(lm), 2, Loading(), 0)
     names = [name for name, weight in tuner._model.named_parameters() if weight.requires_grad]
     assert names
     assert all(".layers.1." in name for name in names)
@@ -125,7 +125,7 @@ def test_a_matcher_carries_its_adapter_and_scores_as_it_was_tuned(lm: Path, tmp_
     features = str(Spec("hidden", {"lm": str(lm), "layer": "1", "alone": "true", "lead": "Text:"}))
     dataset = "mirror?split=train&users=4&axes=2"
     settings = {"features": features, "dataset": dataset, "validation": 0, "k": 2}
-    trained = train(TrainConfig(method="matcher?passes=1&posts=1", out=tmp_path / "head", **settings))
+    trained = train(TrainConfig(method="matcher?passes=1&posts=1&dtype=bf16", out=tmp_path / "head", **settings))
     moved = tmp_path / "moved"
     shutil.copytree(trained.folder, moved)
     card = read_json(moved / "card.json")

@@ -155,7 +155,7 @@ class Tuner:
         from prb.engine.load import load as load_weights
 
         torch.manual_seed(seed)
-        base = load_weights(lm, "causal", loading if loading.dtype == "bf16" else replace(loading, dtype="fp32"))
+        base = load_weights(lm, "causal", replace(loading, dtype=method.dtype))
         layer %= base.model.config.get_text_config().num_hidden_layers + 1
         tuned = range(layer - min(method.layers or layer, layer), layer)
         linear = [name for name, part in base.model.named_modules() if isinstance(part, torch.nn.Linear)]
@@ -165,7 +165,7 @@ class Tuner:
         self._model: Any = peft.get_peft_model(base.model, lora)
         self._model.peft_config["default"].base_model_name_or_path = lm  # not the folder in which it lies here
         device = next(self._model.parameters()).device
-        self._in_16_bits = loading.dtype == "bf16"
+        self._in_16_bits = method.dtype == "bf16"
         self._autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=self._in_16_bits)
         adapted: list[Any] = [part for part in self._model.modules() if hasattr(part, "cast_input_dtype_enabled")]
         for part in adapted if self._in_16_bits else ():
@@ -300,7 +300,7 @@ class Tuner:
         return torch.cat(means)[torch.tensor(np.argsort(order))]
 
     def save(self, folder: Path) -> None:
-        """In 16 bits if the LLM has no more."""
+        """In 16 bits if it was tuned in so many."""
         weights = {name: weight.half() if self._in_16_bits else weight for name, weight in self.weights.items()}
         self._model.save_pretrained(str(folder), state_dict=weights, save_embedding_layers=False)
         make_readable(folder)
