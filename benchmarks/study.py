@@ -4,7 +4,8 @@ Each reward model is scored on `mirror` (test), on a general-quality benchmark w
 the pool of answers that ships with mirror's questions, whose grades an LLM gave once, blind to reward models. Scores by
 cluster go to docs/correlation.csv; docs/tables/correlation.md and docs/correlation.svg come from that file. What
 decides was written down in docs/tables/correlation.md before the run. Everything is in runs/study and resumes:
-python benchmarks/study.py
+python benchmarks/study.py           (needs the pulled weights smollm2, minilm, mpnet and qwen2.5-1.5b)
+python benchmarks/study.py --later   (only what was added since, beside the scores in docs/correlation.csv)
 
 Honest families learned from 15 or 60 axes of preference, with several methods and features, or not at all, and see the
 user's posts. The others have their place by construction and decide nothing: the true rubric read with noise, another
@@ -70,6 +71,8 @@ AXES = {"static": (15, 60), "minilm": (15, 60), "mpnet": (15,), "SmolLM2": (15, 
 """How many axes of preference the training data have; what MPNet reads takes longest."""
 BLIND = ("random*", "length", "shortest", "constant", "bt on *")
 CONSTRUCTED = ("noisy *", "wrong *", *BLIND)
+LATER = ("matcher on *",)
+"""Scored when the study had been decided: in all tables, but not in what decides."""
 K, N = 40, 8
 """Posts that are shown, which are all in the median history; answers per question."""
 BENCH, DOWNSTREAM = ("mirror", "general"), ("policy accuracy", "grade")
@@ -94,6 +97,8 @@ class Args:
     limit: int | None = None
     """Rows of the benchmark and of best-of-N, for a trial."""
     features: tuple[str, ...] = ("static", "minilm", "SmolLM2", "mpnet")
+    later: bool = False
+    """Score only what was added later; the other scores are those in docs/correlation.csv."""
     out: Path = ROOT / "runs" / "study"
     record: bool = True
     """Write the result into docs/."""
@@ -102,12 +107,12 @@ class Args:
 def main(args: Args) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     table = ROOT / "docs" / "correlation.csv" if args.record else args.out / "correlation.csv"
-    columns: list[Cells] = [{}, {}, {}, {}]
+    columns = read_scores(ROOT / "docs" / "correlation.csv") if args.later else [{}, {}, {}, {}]
     with watch() as progress:
         general = args.out / "general.jsonl"
         rows = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in general_rows()]
         general.write_bytes(b"".join(rows))
-        for group, models in reward_models(args, progress):
+        for group, models in later_models() if args.later else reward_models(args, progress):
             print(f"{group}: {len(models)} reward models", flush=True)
             scores = [run(args, models, f"mirror-{group}", "mirror", progress)]
             scores += [run(args, models, f"general-{group}", str(general), progress)]
@@ -124,19 +129,19 @@ def main(args: Args) -> None:
 def report(table: Path, out: Path) -> str:
     """Everything that the table of scores says, in Markdown; the first line is the one that decides."""
 
-    def found(bench: tuple[str, ...], downstream: tuple[str, ...], *measures: Measure) -> Correlation:
+    def found(
+        path: Path, bench: tuple[str, ...], downstream: tuple[str, ...], measure: tuple[Measure, ...]
+    ) -> Correlation:
         config = CorrelateConfig(
-            table=table,
-            bench=bench,
-            downstream=downstream,
-            measure=measures,
-            unit="family",
-            constructed=CONSTRUCTED,
+            table=path, bench=bench, downstream=downstream, measure=measure, unit="family", constructed=CONSTRUCTED
         )
         return Correlation(out, msgspec.to_builtins(correlate(config)))
 
-    decision = found(BENCH[:1], DOWNSTREAM[:1], "spearman")
-    rest = found(BENCH, DOWNSTREAM, "spearman", "kendall", "pearson")
+    registered = out / "registered.csv"
+    columns = read_scores(table)
+    write_scores(registered, [{key: v for key, v in c.items() if not matches(key[0], LATER)} for c in columns])
+    decision = found(registered, BENCH[:1], DOWNSTREAM[:1], ("spearman",))
+    rest = found(table, BENCH, DOWNSTREAM, ("spearman", "kendall", "pearson"))
     placed = set(rest.summary["constructed"])
     rest.summary["families"] = {
         family: "constructed" if family in placed else family.rpartition(" on ")[2] for family in rest.summary["models"]
@@ -154,7 +159,7 @@ def report(table: Path, out: Path) -> str:
 def checks(table: Path) -> Iterator[str]:
     """Would it hold for other users, and without all families on the same features? By family and cluster."""
     with table.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if not any(fnmatchcase(row["model"], c) for c in CONSTRUCTED)]
+        rows = [row for row in csv.DictReader(file) if not matches(row["model"], CONSTRUCTED)]
     families, clusters = (list(dict.fromkeys(row[key] for row in rows)) for key in ("family", "cluster"))
 
     def scores(column: str) -> Floats:
@@ -163,7 +168,9 @@ def checks(table: Path) -> Iterator[str]:
             cells.setdefault((row["family"], row["cluster"]), []).append(float(row[column]))
         return np.array([[fmean(cells[family, cluster]) for cluster in clusters] for family in families])
 
-    bench, downstream = scores(BENCH[0]), scores(DOWNSTREAM[0])
+    registered = [not matches(family, LATER) for family in families]
+    all_bench, all_downstream = scores(BENCH[0]), scores(DOWNSTREAM[0])
+    bench, downstream = all_bench[registered], all_downstream[registered]
     random = np.random.default_rng(0)
     halves = [np.array_split(random.permutation(len(clusters)), 2) for _ in range(HALVINGS)]
 
@@ -179,8 +186,11 @@ def checks(table: Path) -> Iterator[str]:
     yield f"Policy accuracy with itself, {between(downstream, downstream)}."
     parts = {f"Without the families on {name}": [not f.endswith(f" on {name}") for f in families] for name in FEATURES}
     parts["Only families that no earlier study scored"] = [family not in EARLIER for family in families]
+    parts = {what: np.logical_and(kept, registered).tolist() for what, kept in parts.items()}
+    added = [f"`{family}`" for family in families if matches(family, LATER)]
+    parts |= {f"With {', '.join(added)}, added later": [True] * len(families)} if added else {}
     for what, kept in parts.items():
-        x, y = bench[kept].mean(axis=1), downstream[kept].mean(axis=1)
+        x, y = all_bench[kept].mean(axis=1), all_downstream[kept].mean(axis=1)
         rho, p = spearman(x, y)[0], permutation_p("spearman", x, y).p
         yield f"{what}: ρ {number(rho, 2)} ({p_equals(p)}, {len(x)} families)."
 
@@ -210,6 +220,17 @@ def write_scores(path: Path, columns: Sequence[Cells]) -> None:
         for model, cluster in columns[0]:
             means = [round(fmean(cells[model, cluster]), 6) for cells in columns]
             table.writerow([model, family_of(model), cluster, *means])
+
+
+def read_scores(path: Path) -> list[Cells]:
+    """What `write_scores` wrote, a mean per cell."""
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [{(row["model"], row["cluster"]): [float(row[name])] for row in rows} for name in (*BENCH, *DOWNSTREAM)]
+
+
+def matches(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
 
 
 def family_of(model: str) -> str:
@@ -349,6 +370,11 @@ def reward_models(args: Args, progress: Progress) -> Iterator[tuple[str, dict[st
                 folder = trained(args, method, FEATURES[name], axes, f"{method}-{name}-{axes}", progress)
                 models[f"{method} on {name}, {axes} axes"] = Personal(read(folder)[0], encoder, fingerprint(folder))
         yield name, models
+    yield from later_models()
+
+
+def later_models() -> Iterator[tuple[str, dict[str, Scorer]]]:
+    yield "later", {"matcher on Qwen": scorer("personal?lm=qwen2.5-1.5b")}
 
 
 def trained(args: Args, method: str, features: str, axes: int, name: str, progress: Progress) -> Path:
