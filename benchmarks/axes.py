@@ -35,7 +35,7 @@ from prb.training.learning import (
     prepare,
     split_off,
 )
-from prb.training.tuning import ADAPTER, tune
+from prb.training.tuning import ADAPTER, tune, tuned_head
 
 PAGE = ROOT / "docs" / "tables" / "training.md"
 FILES = ("training-axes.csv", "training-axes-size.csv")
@@ -91,8 +91,9 @@ def measured(cell: Cell, folder: Path, progress: Progress) -> dict[str, Any]:
     about = {"features": FEATURES[shown]}
     if isinstance(method, Matcher):
         folder.mkdir(exist_ok=True)
-        head = tune(name, dataset.source, about["features"], folder, 0, progress).head
+        tune(name, dataset.source, about["features"], folder, 0, progress)
         features = features_of({**about, "adapter": ADAPTER}, folder)
+        head = tuned_head(name, dataset.source, features)
     else:
         features = features_of(about, folder)
         examples = encoded(dataset, features, progress)

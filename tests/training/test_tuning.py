@@ -111,12 +111,12 @@ def test_states_below_are_the_ones_that_the_whole_model_has(lm: Path) -> None:
 def test_tuning_that_was_interrupted_resumes_after_the_last_pass(lm: Path, tmp_path: Path) -> None:
     features = str(Spec("hidden", {"lm": str(lm), "alone": "true"}))
     undisturbed, resumed = (tmp_path / name for name in ("undisturbed", "resumed"))
-    expected = tune(SPEC, source(), features, undisturbed, 0, SILENT).report
+    expected = tune(SPEC, source(), features, undisturbed, 0, SILENT)
     with pytest.raises(KeyboardInterrupt):
         tune(SPEC, source(), features, resumed, 0, Interrupts(after=2, task="tuning"))
     with pytest.raises(KeyboardInterrupt):  # one pass is left
         tune(SPEC, source(), features, resumed, 0, Interrupts(after=1, task="tuning"))
-    assert tune(SPEC, source(), features, resumed, 0, SILENT).report == expected
+    assert tune(SPEC, source(), features, resumed, 0, SILENT) == expected
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         assert (resumed / ADAPTER / name).read_bytes() == (undisturbed / ADAPTER / name).read_bytes()
 
@@ -134,7 +134,7 @@ def test_a_matcher_carries_its_adapter_and_scores_as_it_was_tuned(lm: Path, tmp_
     assert [point["pass"] for point in card["report"]["tuning"]] == [0, 1]
     model = load_personal(moved)
     assert model.fingerprint == load_personal(trained.folder).fingerprint
-    # one post: the reward is its cosine with the answer, as the tuner computes it
+    # one post: the reward is its cosine with the answer, standardized by what the tuned LLM makes of the bank's texts
     torch = pytest.importorskip("torch")
     tuner = Tuner(Matcher(), str(lm), 1, Loading(), 0, "Text:")
     tuner._model.load_adapter(str(moved / ADAPTER), "default")

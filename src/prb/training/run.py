@@ -32,6 +32,7 @@ from prb.training.learning import (
     Examples,
     HeadResults,
     Ints,
+    Learned,
     Learning,
     credits_of,
     encode_lessons,
@@ -44,7 +45,7 @@ from prb.training.learning import (
     split_off,
     support_and_scored,
 )
-from prb.training.tuning import ADAPTER, tune
+from prb.training.tuning import ADAPTER, tune, tuned_head
 from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
 
 CONDITIONS: tuple[ConditionName, ...] = ("none", "profile", "shuffled")
@@ -130,9 +131,12 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
         return _from_votes(config, method, dataset, features_of({"features": config.features}, config.target, executor))
     about, tuned = {"features": config.features}, None
     if isinstance(method, Matcher):
-        tuned = tune(config.method, dataset.source, config.features, config.target, config.seed, progress)
+        best_pass, report = tune(config.method, dataset.source, config.features, config.target, config.seed, progress)
         about["adapter"] = ADAPTER
     features = features_of(about, config.target, executor)
+    if isinstance(method, Matcher):
+        progress.begin("reading texts with the tuned LLM")
+        tuned = Learned(tuned_head(config.method, dataset.source, features), [], best_pass, report)
     lessons = encode_lessons(dataset.source, features) if method.taught and not tuned else ()
     examples = prepare(dataset, features, joint=method.joint, k=config.k, progress=progress)
     rows = examples.readable

@@ -20,13 +20,13 @@ from prb.data.source import Source
 from prb.engine.load import Checkpoint, Loading
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.hashing import draw
-from prb.models.personal.features import FEATURES
+from prb.models.personal.features import FEATURES, Features
 from prb.models.personal.head import Head, Scaler
 from prb.models.personal.methods import METHODS, Matcher
 from prb.progress import Progress
 from prb.registry import Spec
 from prb.training.config import CHECKPOINT, LORA_ALPHA
-from prb.training.learning import Ints, Learned, lessons_of, load_state, save_state
+from prb.training.learning import Ints, lessons_of, load_state, save_state
 from prb.weights import make_readable
 from prb.work import chunks
 
@@ -42,8 +42,11 @@ TOGETHER = 16
 TINY = 1e-6
 
 
-def tune(matcher: str, source: Source, features: str, folder: Path, seed: int, progress: Progress) -> Learned:
-    """Write the adapter of the best pass into `folder`, an empty one if no pass helps; returns the head."""
+def tune(
+    matcher: str, source: Source, features: str, folder: Path, seed: int, progress: Progress
+) -> tuple[int, dict[str, Any]]:
+    """Write the adapter of the best pass into `folder`, an empty one if no pass helps; returns that pass, and a report
+    on all."""
     method, spec = METHODS.make(matcher), Spec.parse(features)
     if not isinstance(method, Matcher):
         raise TypeError(f"{matcher} is not tuned")
@@ -73,9 +76,22 @@ def tune(matcher: str, source: Source, features: str, folder: Path, seed: int, p
             tuner.save(folder / ADAPTER)
         save_state(checkpoint, tuner.weights, tuner.optimizer, curve)
         progress.advance()
-    head = Head(matcher, {}, tuner.scaler, np.zeros(0))
     best = max(curve, key=lambda point: point["held_axes"])["pass"]
-    return Learned(head, [], best, {"tuning": curve, "held_axes": [lesson.axis for lesson in held]})
+    return best, {"tuning": curve, "held_axes": [lesson.axis for lesson in held]}
+
+
+def typical(lessons: Sequence[Lesson]) -> dict[str, list[str]]:
+    """Texts by which states are standardized: two posts for each pole, and two answers."""
+    return {
+        "posts": [text for lesson in lessons for posts in lesson.posts for text in posts[:2]],
+        "answers": [text for lesson in lessons for text in lesson.answers[0][1:]],
+    }
+
+
+def tuned_head(matcher: str, source: Source, features: Features) -> Head:
+    """On the features of the tuned LLM, whose states have other means than before, which all posts would share."""
+    texts = typical(lessons_of(source))
+    return Head(matcher, {}, Scaler.fit(*(features.texts(texts[kind]) for kind in ("answers", "posts"))), np.zeros(0))
 
 
 def frozen_blocks(base: Checkpoint, body: Any, count: int) -> tuple[Any, Any] | None:
@@ -185,18 +201,9 @@ class Tuner:
         """Mean and deviation of the untuned states, which a few directions would dominate otherwise."""
         import torch
 
-        texts = {
-            "posts": [text for lesson in lessons for posts in lesson.posts for text in posts[:2]],
-            "answers": [text for lesson in lessons for text in lesson.answers[0][1:]],
-        }
         with torch.inference_mode():
-            states = {kind: self._states(of_kind) for kind, of_kind in texts.items()}
+            states = {kind: self._states(texts) for kind, texts in typical(lessons).items()}
         self._moments = {kind: (rows.mean(0).clone(), rows.std(0).clone() + TINY) for kind, rows in states.items()}
-
-    @property
-    def scaler(self) -> Scaler:
-        """By which the head scales the tuned states: the same as while tuning."""
-        return Scaler(*(np.stack([np.asarray(part) for part in self._moments[kind]]) for kind in ("answers", "posts")))
 
     def one_pass(self, lessons: Sequence[Lesson], neutral: Sequence[str], number: int) -> float:
         """A few texts of every axis; returns the mean loss."""

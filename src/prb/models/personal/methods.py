@@ -400,7 +400,7 @@ class Matcher(Method):
     layers: Size = 0
     """So many layers below the state are tuned; 0: all of them. Fewer cost less, since the others need no gradients."""
     dtype: Literal["fp32", "bf16"] = "fp32"
-    """In which the LLM is tuned; bf16 is several times as fast on a CPU with AVX512-BF16. Features read in their own."""
+    """In which the LLM is tuned; bf16 is several times as fast on a CPU with AVX512-BF16. Features keep their own."""
     passes: Count = 4
     """Over all axes; the one that is best on held-out axes is kept."""
     rate: Positive = 5e-4
@@ -414,7 +414,9 @@ class Matcher(Method):
     scale: Positive = 20.0
     """Logits per unit of cosine."""
     near: Positive = 10.0
-    """How much more a post counts that is nearer to the answer: e to this per unit of cosine."""
+    """How much more a post counts while tuning that is nearer to the answer: e to this per unit of cosine."""
+    nearest: Positive = 40.0
+    """The same in the reward: users have more posts than those of a step, and few of them bear on a question."""
 
     uses_posts = closed_form = taught = True
 
@@ -429,7 +431,7 @@ class Matcher(Method):
         count = view.mask.sum(axis=1)
         cosines[count == 0] = 0  # nothing is known of the user
         weights = np.where(count[:, None], view.mask / np.maximum(count, 1)[:, None], 1 / view.mask.shape[1])
-        return logsumexp(self.near * cosines, axis=1, b=weights) / self.near
+        return logsumexp(self.nearest * cosines, axis=1, b=weights) / self.nearest
 
 
 def within_covariance(groups: Sequence[Floats]) -> Floats:
