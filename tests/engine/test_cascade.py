@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prb.engine import cascade
-from prb.engine.states import LARGEST, Bundle, Part, States, packed_rows
+from prb.engine.states import LARGEST, Bundle, States, packed_rows
 from tests.architectures import GROUPED, model_of
 from tests.tiny import larger_weights, torch, transformers
 
@@ -116,15 +116,17 @@ def test_a_plain_pass_of_the_same_model_in_another_thread_is_not_disturbed(monke
 
 @pytest.mark.parametrize("budget", [1, 20, 60, 100, 500])
 def test_rows_hold_every_suffix_once_in_order_and_stay_within_the_budget(budget: int) -> None:
-    every = [[Part(n, k, b.prefix, s) for k, s in enumerate(b.suffixes)] for n, b in enumerate(BUNDLES)]
-    rows = list(packed_rows(every, budget))
-    parts = [part for row in rows for together in row for part in together]
-    assert parts == [part for of_one in every for part in of_one]
+    rows = list(packed_rows(dict(enumerate(BUNDLES)), budget))
+    pieces = [piece for row in rows for piece in row]
+    assert [piece.number for piece in pieces] == sorted(piece.number for piece in pieces)
+    for number, whole in enumerate(BUNDLES):
+        of_one = [piece for piece in pieces if piece.number == number]
+        assert tuple(suffix for piece in of_one for suffix in piece.tokens.suffixes) == whole.suffixes
+        assert all(whole.suffixes[piece.first] is piece.tokens.suffixes[0] for piece in of_one)
     for row in rows:
-        own = [sum(len(part.tokens) for part in together) for together in row]
-        shared = [len(together[0].prefix) for together in row]
-        assert sum(own) + sum(shared) <= budget or len(row) == 1
-        assert max(own) <= LARGEST * budget or len(row[0]) == 1
+        assert sum(piece.tokens.size for piece in row) <= budget or len(row) == 1
+        longest = max(sum(map(len, piece.tokens.suffixes)) for piece in row)
+        assert longest <= LARGEST * budget or len(row[0].tokens.suffixes) == 1
     if budget * LARGEST >= 153:  # all suffixes of the largest bundle
         assert sum(map(len, rows)) == len(BUNDLES)  # no prefix is read twice
 
