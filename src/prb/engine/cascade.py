@@ -24,8 +24,9 @@ from transformers.masking_utils import eager_mask
 
 from prb.engine.chat import Tokens, gathered
 
-SCORES = 2**24
-"""Most scores that plain attention holds at once."""
+
+class Unsuited(Exception):
+    """This model's attention is not what a cascade computes."""
 
 
 class Partial(NamedTuple):
@@ -54,19 +55,14 @@ def merge(one: Partial, other: Partial) -> Tensor:
 
 
 def plain(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Partial:
-    """Matrix products, for what no kernel computes."""
+    """Matrix products, by which a kernel is checked."""
     key, value = (part.float() for part in _repeated(key, value, query.shape[1]))
-    batch, heads, rows, _ = query.shape
-    step = max(1, SCORES // (batch * heads * key.shape[2]))
-    outs, sums = [], []
-    for start in range(0, rows, step):
-        scores = query[:, :, start : start + step].float() @ key.transpose(2, 3) * scale
-        if causal:
-            hidden = torch.ones(scores.shape[2:], dtype=torch.bool, device=query.device).triu(start + 1)
-            scores = scores.masked_fill(hidden, float("-inf"))
-        sums.append(scores.logsumexp(dim=-1))
-        outs.append(torch.exp(scores - sums[-1].unsqueeze(-1)) @ value)
-    return Partial(torch.cat(outs, dim=2).to(query.dtype), torch.cat(sums, dim=2))
+    scores = query.float() @ key.transpose(2, 3) * scale
+    if causal:
+        hidden = torch.ones(scores.shape[2:], dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    lse = scores.logsumexp(dim=-1)
+    return Partial((torch.exp(scores - lse.unsqueeze(-1)) @ value).to(query.dtype), lse)
 
 
 def _repeated(key: Tensor, value: Tensor, heads: int) -> list[Tensor]:
@@ -110,7 +106,7 @@ def _kernel(
         pairs = ((out, expected.out), (lse[:, :, :37], expected.lse))
         if all(torch.allclose(a.float(), b.float(), atol=tolerance) for a, b in pairs):
             return kernel
-    return plain
+    raise Unsuited(f"no kernel for {dtype} on {device.type} gives attention with its log-sum-exp")
 
 
 NAME = "prb_cascade"
@@ -118,10 +114,6 @@ SIMILAR = 0.75
 """Pieces whose lengths differ by at most this factor attend to themselves in one padded call."""
 CHANGES = ("softcap", "s_aux", "position_bias", "head_mask")
 """Options by which models change plain attention."""
-
-
-class Unsuited(Exception):
-    """This model's attention is not what a cascade computes."""
 
 
 class Bundle(NamedTuple):

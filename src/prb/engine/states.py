@@ -4,7 +4,7 @@ There are three ways, and each model takes the fastest that gives the states of 
 
 1. packed: prefixes and suffixes in rows of a token budget, without padding and without copies (cascade.py);
 2. copied: a prefix goes through the model alone, and each suffix then attends to a copy of its keys and values;
-3. whole: every text by itself, in padded batches or in batches of one length (`whole_batches`; run by heads.py).
+3. whole: every text by itself, in padded batches or one at a time (run by heads.py).
 
 Whether prefixes may be shared is tried on the model itself when it is loaded, in its own dtype. Batching alone changes
 states by rounding, little in 32 bits and visibly in 16; sharing may change them by a few times as much, and no more.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -58,7 +57,7 @@ class Sharing:
     def __str__(self) -> str:
         if self.prefixes:
             return "prefixes shared"
-        batches = "whole texts in padded batches" if self.padding else "whole texts, one length per batch"
+        batches = "whole texts in padded batches" if self.padding else "whole texts, one at a time"
         return f"prefixes not shared, {batches}: {self.why}"
 
 
@@ -178,15 +177,6 @@ def batches(lengths: Sequence[int], budget: int, rows: int | None = None) -> lis
     go together."""
     falling = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     return gathered(falling, lambda group, _: (len(group) + 1) * lengths[group[0]] <= budget and len(group) != rows)
-
-
-def whole_batches(lengths: Sequence[int], budget: int, sharing: Sharing) -> Iterator[list[int]]:
-    """Positions of texts that may share a forward pass: as `batches`, of one length each if padding is not safe."""
-    for positions in batches(lengths, budget):
-        if sharing.padding:
-            yield positions
-        else:
-            yield from (list(same) for _, same in groupby(positions, key=lengths.__getitem__))
 
 
 def padded_inputs(
