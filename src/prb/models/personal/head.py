@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from prb.cache import Memo
 from prb.data.retrieve import top_posts
+from prb.engine.load import cached_commit
 from prb.errors import BadInput, MissingExtra
 from prb.hashing import digest
 from prb.models import execution_of
@@ -284,12 +285,7 @@ def load_personal(folder: Path) -> Personal:
     source = Spec.parse(card["features"]).options.get("lm")
     if source and not Path(where := resolve_weights(source)).exists():
         with suppress(ImportError):
-            from huggingface_hub import try_to_load_from_cache
-
-            cached = None
-            with suppress(ValueError):  # not a name that a hub could know
-                cached = try_to_load_from_cache(where, "config.json")
-            if not isinstance(cached, str):
+            if not cached_commit(where):
                 raise BadInput(f"{folder} is a head on {source!r}, which is not on this machine; download it first")
     features = features_of(card, folder)
     if features.fingerprint != card["features_fingerprint"]:
