@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from prb import __version__
 from prb.config import ConditionName, UserConfig
 from prb.data.load import Dataset, load
 from prb.engine.executors import Executor, open_executor
@@ -40,6 +39,7 @@ from prb.training.learning import (
     learn,
     open_training,
     prepare,
+    provenance,
     results,
     split_off,
     support_and_scored,
@@ -81,20 +81,8 @@ class Tried:
 
 def card_of(config: TrainConfig, dataset: Dataset, features: Features, fitted_on: dict[str, int]) -> dict[str, Any]:
     """What `card.json` says of every head beside its format and method."""
-    return {
-        "prb": __version__,
-        "features": config.features,
-        "features_fingerprint": features.fingerprint,
-        "data": {
-            "name": dataset.name,
-            "fingerprint": dataset.fingerprint,
-            "split": dataset.split,
-            "rows": len(dataset),
-        },
-        "fitted_on": fitted_on,
-        "train": config.saved(),
-        "seed": config.seed,
-    }
+    about = {"features": config.features, "features_fingerprint": features.fingerprint, "fitted_on": fitted_on}
+    return provenance(config, dataset) | about
 
 
 def train(config: TrainConfig | FullConfig, *, progress: Progress = SILENT) -> Finished:
