@@ -303,22 +303,14 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prices:
-    """US dollars per million tokens."""
-
-    prompt: float = 0.0
-    completion: float = 0.0
-
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        return (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1e6
-
-
 @dataclass
 class Budget:
     """What replies have cost, in US dollars, and how much they may."""
 
-    prices: Prices = Prices()
+    usd_in: float = 0.0
+    """Per million tokens that are read."""
+    usd_out: float = 0.0
+    """Per million tokens that are written."""
     max_usd: float | None = None
     spent: float = 0.0
 
@@ -329,7 +321,7 @@ class Budget:
 
     def charge(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Count one reply; returns what it cost."""
-        cost = self.prices.cost(prompt_tokens, completion_tokens)
+        cost = (prompt_tokens * self.usd_in + completion_tokens * self.usd_out) / 1e6
         self.spent += cost
         return cost
 
@@ -379,7 +371,7 @@ class Endpoint:
             raise BadSpec("openai: max_usd needs the prices usd_in and usd_out (dollars per million tokens)")
         template = {"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {}
         self._model, self._extra = model, {**(extra_body or {}), **template}
-        self._budget = Budget(Prices(prompt=usd_in, completion=usd_out), max_usd)
+        self._budget = Budget(usd_in, usd_out, max_usd)
         self._rejected: frozenset[str] = frozenset()
         if reserved := self._extra.keys() & request_body(model, Request(())).keys():
             raise BadSpec(f"openai: extra_body must not contain {', '.join(sorted(reserved))}, which prb sets itself")
