@@ -129,21 +129,13 @@ def portable_errors(where: str) -> Iterator[None]:
         raise PrbError(f"{where}: {type(error).__name__}: {error}".splitlines()[0][:500]) from None
 
 
-class StandIn:
-    """Used like the model that the replicas have: with its attributes and methods, so that it fits its protocol."""
-
-    def __init__(self, replicas: Replicas) -> None:
-        self.workers = replicas.count
-        methods = {name: partial(replicas.call, name) for name in replicas.info.methods}
-        vars(self).update({**replicas.info.attributes, **methods})
-
-
 class Replicas:
-    """The actors of one model; a thread that asks takes one that is idle."""
+    """The actors of one model; a thread that asks takes one that is idle. It stands in for the model: it has its
+    attributes and methods, and so fits its protocol."""
 
     def __init__(self, ray: Any, actors: Sequence[Any], name: str) -> None:
         self._ray, self._name, self._lost = ray, name, 0
-        self.count = len(actors)
+        self.workers = len(actors)
         self._idle: queue.Queue[Any] = queue.Queue()
         """Actors, or why one of them could not start. A cluster may grow while a run is under way, so each joins when
         it has started."""
@@ -152,6 +144,8 @@ class Replicas:
         actor = self._take()
         self.info: ModelInfo = ray.get(actor.info.remote())
         self._idle.put(actor)
+        methods = {name: partial(self._call, name) for name in self.info.methods}
+        vars(self).update({**self.info.attributes, **methods})
 
     def _start(self, actor: Any) -> None:
         try:
@@ -166,7 +160,7 @@ class Replicas:
             raise actor
         return actor
 
-    def call(self, method: str, batch: Sequence[Any]) -> Any:
+    def _call(self, method: str, batch: Sequence[Any]) -> Any:
         """The rows of a batch whose workers were lost again and again fail, so that the rest of the run continues."""
         actor = self._take()
         try:
@@ -215,7 +209,7 @@ class RayExecutor:
         self._actors: list[Any] = []
 
     def load(self, make: Callable[[], T], name: str) -> T:
-        """A stand-in; or the object itself, if none of its methods works batch by batch."""
+        """Replicas; or the object itself, if none of its methods works batch by batch."""
         if not self._ray.is_initialized():
             self._connect()
         have = self._ray.cluster_resources()
@@ -238,7 +232,7 @@ class RayExecutor:
         )
         self._actors = [remote.remote(packed, name) for _ in range(count)]
         replicas = Replicas(self._ray, self._actors, name)
-        return StandIn(replicas) if replicas.info.methods else make()  # type: ignore[return-value]
+        return replicas if replicas.info.methods else make()  # type: ignore[return-value]
 
     def _stop_actors(self) -> None:
         for actor in self._actors:
