@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from prb.engine import cascade
-from prb.engine.states import LARGEST, Bundle, States, packed_rows
+from prb.engine.cascade import Bundle
+from prb.engine.states import LARGEST, States, packed_rows
 from tests.architectures import GROUPED, model_of
 from tests.tiny import larger_weights, torch, transformers
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prb.engine.cascade import Bundle
 from prb.engine.chat import Text, common_prefix
 from prb.engine.heads import AnswerLogp, HiddenStates, LastToken
 from prb.engine.load import Checkpoint, Loading, load
-from prb.engine.states import Bundle, States, batches, bundle, probe, probe_tokens
+from prb.engine.states import States, batches, bundle, probe, probe_tokens
 from prb.types import Ask, Failure, Query
 from tests import tiny
 from tests.architectures import ARCHITECTURES, ENCODERS, HYBRID, ROPE, SHARED, model_of
