@@ -18,10 +18,11 @@ from record import median_time, write_between
 
 from prb.data.load import load
 from prb.data.retrieve import RANKERS, top_posts
+from prb.engine.cascade import Bundle
 from prb.engine.chat import Chat
 from prb.engine.load import Checkpoint, Loading
 from prb.engine.load import load as load_model
-from prb.engine.states import Bundle, States, bundle
+from prb.engine.states import States, bundle
 from prb.types import Pair, Post, Query
 
 ROWS = 8

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from prb.errors import UnknownName
-from prb.prompts import fill, load, render
+from prb.prompts import fill, render
 from prb.types import Post, Query
 
 POSTS = (Post("p1", "Food", "I like {aspects}."), Post("p2", "", "Rain again."))
@@ -20,11 +19,6 @@ def test_braces_that_are_no_slot_stay():
 def test_a_slot_nobody_fills_is_an_error_and_not_a_blank():
     with pytest.raises(KeyError, match="aspects"):
         fill("{question} {aspects}", question="Why?")
-
-
-def test_an_unknown_prompt_brings_the_nearest_one():
-    with pytest.raises(UnknownName, match=r"no prompt named 'questoin'; did you mean 'question'"):
-        load("questoin")
 
 
 def test_a_bare_question_leaves_no_trace_of_posts_or_plan():

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from prb.engine import cascade
-from prb.engine.states import LARGEST, Bundle, Part, States, packed_rows
+from prb.engine.cascade import Bundle
+from prb.engine.states import LARGEST, States, packed_rows
 from tests.architectures import GROUPED, model_of
 from tests.tiny import larger_weights, torch, transformers
 
@@ -116,25 +117,25 @@ def test_a_plain_pass_of_the_same_model_in_another_thread_is_not_disturbed(monke
 
 @pytest.mark.parametrize("budget", [1, 20, 60, 100, 500])
 def test_rows_hold_every_suffix_once_in_order_and_stay_within_the_budget(budget: int) -> None:
-    every = [[Part(n, k, b.prefix, s) for k, s in enumerate(b.suffixes)] for n, b in enumerate(BUNDLES)]
-    rows = list(packed_rows(every, budget))
-    parts = [part for row in rows for together in row for part in together]
-    assert parts == [part for of_one in every for part in of_one]
+    rows = list(packed_rows(dict(enumerate(BUNDLES)), budget))
+    pieces = [piece for row in rows for piece in row]
+    assert [piece.number for piece in pieces] == sorted(piece.number for piece in pieces)
+    for number, whole in enumerate(BUNDLES):
+        of_one = [piece for piece in pieces if piece.number == number]
+        assert tuple(suffix for piece in of_one for suffix in piece.tokens.suffixes) == whole.suffixes
+        assert all(whole.suffixes[piece.first] is piece.tokens.suffixes[0] for piece in of_one)
     for row in rows:
-        own = [sum(len(part.tokens) for part in together) for together in row]
-        shared = [len(together[0].prefix) for together in row]
-        assert sum(own) + sum(shared) <= budget or len(row) == 1
-        assert max(own) <= LARGEST * budget or len(row[0]) == 1
+        assert sum(piece.tokens.size for piece in row) <= budget or len(row) == 1
+        longest = max(sum(map(len, piece.tokens.suffixes)) for piece in row)
+        assert longest <= LARGEST * budget or len(row[0].tokens.suffixes) == 1
     if budget * LARGEST >= 153:  # all suffixes of the largest bundle
         assert sum(map(len, rows)) == len(BUNDLES)  # no prefix is read twice
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("sizes", [(8, 8), (24, 16), (7, 7)])
-def test_plain_products_in_steps_are_attention(causal: bool, sizes: tuple[int, int], monkeypatch: Any) -> None:
-    monkeypatch.setattr(cascade, "SCORES", 100)
-    shapes = ((6, sizes[0]), (3, sizes[0]), (3, sizes[1]))
-    query, key, value = (torch.randn(2, heads, 11, size) for heads, size in shapes)
+@pytest.mark.parametrize("size", [8, 7])
+def test_a_kernel_gives_attention_and_its_log_sum_exp(causal: bool, size: int) -> None:
+    query, key, value = (torch.randn(2, heads, 11, size) for heads in (6, 3, 3))
     out, lse = cascade.plain(query, key, value, 0.3, causal)
     expected = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, is_causal=causal, scale=0.3, enable_gqa=True
@@ -154,8 +155,8 @@ def test_a_kernel_that_gives_other_numbers_is_not_used(monkeypatch: Any) -> None
         raise AttributeError("no such operation")
 
     monkeypatch.setitem(cascade.KERNELS, "cpu", (wrong, missing))
-    choose = cascade._kernel.__wrapped__
-    assert choose(torch.device("cpu"), torch.float32, 8, 8, 2, True) is cascade.plain
+    with pytest.raises(cascade.Unsuited, match=r"no kernel for torch\.float32 on cpu"):
+        cascade._kernel.__wrapped__(torch.device("cpu"), torch.float32, 8, 8, 2, True)
 
 
 def test_parts_far_apart_merge_without_overflow() -> None:

@@ -202,8 +202,8 @@ def test_reasoning_that_an_answer_brings_is_part_of_it_if_the_template_shows_it(
 
 def test_an_answer_of_which_the_template_shows_nothing_is_a_failure() -> None:
     asks = [Ask(ASK, "<think>so</think>"), Ask(ASK, "so")]
-    empty, scored, _ = group_by_query(asks, chat_of("DeepSeek")[0], 512)
-    assert (empty.positions, empty.failure) == ([0], Failure("empty answer", "the chat template shows nothing of it"))
+    (scored,), failures = group_by_query(asks, chat_of("DeepSeek")[0], 512)
+    assert failures == {0: Failure("empty answer", "the chat template shows nothing of it")}
     assert scored.positions == [1]
 
 
@@ -243,5 +243,5 @@ def test_rewards_come_in_the_order_of_the_asks_and_queries_are_read_together() -
 def test_a_query_that_is_too_long_is_cut_alike_for_all_its_answers() -> None:
     query = Query(question="q", posts=tuple(Post(str(n), "", "p" * 20) for n in range(5)))
     asks = [Ask(query, "a"), Ask(query, "b" * 30)]
-    group, _ = group_by_query(asks, Letters(), 100)
+    (group,), _ = group_by_query(asks, Letters(), 100)
     assert (group.cut, [len(text.ids) for text in group.texts]) == (2, [65, 94])

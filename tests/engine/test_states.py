@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prb.engine.cascade import Bundle
 from prb.engine.chat import Text, common_prefix
 from prb.engine.heads import AnswerLogp, HiddenStates, LastToken
 from prb.engine.load import Checkpoint, Loading, load
-from prb.engine.states import Bundle, Sharing, States, batches, bundle, probe, probe_tokens, whole_batches
+from prb.engine.states import States, batches, bundle, probe, probe_tokens
 from prb.types import Ask, Failure, Query
 from tests import tiny
 from tests.architectures import ARCHITECTURES, ENCODERS, HYBRID, ROPE, SHARED, model_of
@@ -77,7 +78,7 @@ HALVES = ["Llama", "Qwen3", "Gemma 2", "GPT-2"]
 CASES = [(name, dtype) for name in ARCHITECTURES for dtype in ("fp32", "bf16")] + [(name, "fp16") for name in HALVES]
 
 WHY = {
-    **dict.fromkeys(ROPE, ", one length per batch: its positions depend on the length of a text"),
+    **dict.fromkeys(ROPE, ", one at a time: its positions depend on the length of a text"),
     **dict.fromkeys(HYBRID, " in padded batches: it keeps other state than keys and values"),
     **dict.fromkeys(ENCODERS, " in padded batches: it looks ahead, as encoders do"),
 }
@@ -194,8 +195,3 @@ def test_hidden_features_of_a_model_that_cannot_share_are_computed_in_padded_bat
     assert len(calls) == 1
     assert not any(isinstance(vector, Failure) for vector in found)
     assert states.execution.startswith("prefixes not shared, whole texts in padded batches")
-
-
-def test_where_padding_is_not_safe_only_equal_lengths_share_a_batch() -> None:
-    assert list(whole_batches([3, 5, 3], 99, Sharing(False, padding=False))) == [[1], [0, 2]]
-    assert list(whole_batches([3, 5, 3], 99, Sharing(False))) == [[1, 0, 2]]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from prb.llm.endpoint import Budget, Limiter, Prices, retry_after, retry_pause
+from prb.llm.endpoint import Budget, Limiter, retry_after, retry_pause
 
 
 @pytest.mark.parametrize(("tries", "bound"), [(1, 0.5), (2, 1.0), (7, 30.0), (10_000, 30.0)])
@@ -91,7 +91,7 @@ def test_the_limit_grows_slower_the_more_often_it_is_overloaded() -> None:
 
 
 def test_a_budget_is_used_up_when_its_limit_is_reached_not_before() -> None:
-    money = Budget(Prices(prompt=1.0), max_usd=0.5)
+    money = Budget(usd_in=1.0, max_usd=0.5)
     money.charge(499_999, 10**9)
     assert not money.used_up()
     money.charge(1, 0)

@@ -21,7 +21,7 @@ import pytest
 
 from prb.errors import BadInput, BadSpec
 from prb.llm import Completion, make_llm
-from prb.llm.endpoint import MAX_REPLY, Budget, Endpoint, Prices
+from prb.llm.endpoint import MAX_REPLY, Endpoint
 from prb.types import Failure
 from prb.work import MAX_FATAL
 from tests.llm.clients import ask, endpoint, one, text
@@ -176,7 +176,7 @@ def test_nobody_listening_is_fatal_and_an_empty_purse_is_budget() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         refused = one(Endpoint("m", url, retries=2))
     with serve() as server:
-        unpaid = one(endpoint(server, budget=Budget(max_usd=0)))
+        unpaid = one(endpoint(server, usd_in=1.0, max_usd=0))
     assert (refused.kind, unpaid.kind) == ("fatal", "budget")
     assert refused.detail.startswith("after 3 tries: connection")
 
@@ -190,13 +190,13 @@ def test_a_server_may_say_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [7.0, 7.0, 0.0]
 
 
-MICRO = Prices(prompt=1.0, completion=1.0)
+MICRO = {"usd_in": 1.0, "usd_out": 1.0}
 """A millionth of a dollar per token."""
 
 
 def test_nothing_is_sent_once_the_budget_is_used_up() -> None:
     with serve() as server:
-        llm = endpoint(server, concurrency=1, budget=Budget(MICRO, max_usd=100e-6))
+        llm = endpoint(server, concurrency=1, max_usd=100e-6, **MICRO)
         results = llm.complete(ask(*map(str, range(20))))
         assert [isinstance(r, Completion) for r in results] == [True] * 9 + [False] * 11
         assert results[-1] == Failure("budget used up", "$0.0001 of $0.0001")
@@ -207,7 +207,7 @@ def test_nothing_is_sent_once_the_budget_is_used_up() -> None:
 def test_a_budget_also_stops_retries() -> None:
     paid_garbage = json.dumps({"usage": {"prompt_tokens": 60, "completion_tokens": 0}}).encode()
     with serve(lambda _: Reply(paid_garbage)) as server:
-        assert str(one(endpoint(server, budget=Budget(MICRO, max_usd=100e-6)))).startswith("budget used up: $")
+        assert str(one(endpoint(server, max_usd=100e-6, **MICRO))).startswith("budget used up: $")
         assert len(server.seen) == 2
 
 

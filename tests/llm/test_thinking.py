@@ -36,11 +36,11 @@ def test_the_first_token_of_thinking_is_not_weighed(thought: dict[str, str], fir
 
 
 def test_settings_of_the_chat_template_and_of_the_server_reach_the_endpoint() -> None:
-    extra = {"chat_template_kwargs": {"enable_thinking": False}, "top_k": 5}
+    quiet = {"enable_thinking": False}
     with serve() as server:
-        llm = endpoint(server, extra=extra)
+        llm = endpoint(server, chat_template_kwargs=quiet, extra_body={"top_k": 5})
         one(llm)
-        assert {key: server.seen[0].body[key] for key in extra} == extra
+        assert (server.seen[0].body["chat_template_kwargs"], server.seen[0].body["top_k"]) == (quiet, 5)
         assert llm.fingerprint != endpoint(server).fingerprint
 
 

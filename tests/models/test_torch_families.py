@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from prb.engine.states import Bundle, States
+from prb.engine.cascade import Bundle
+from prb.engine.states import States
 from prb.errors import BadInput
 from prb.models import MODELS
 from prb.models.classifier import CATALOGUE, quirk_of, reward_of

@@ -27,7 +27,7 @@ from prb.grading import Grades
 from prb.hashing import draw
 from prb.llm import LLM, Completion, Request, Sampling, make_llm, parse_llm, request_key
 from prb.llm.asking import Reply, ask, without_thinking
-from prb.llm.endpoint import Prices, tokens_of
+from prb.llm.endpoint import Budget, tokens_of
 from prb.progress import SILENT, Progress
 from prb.prompts import load, quote, with_material
 from prb.text.encoders import ENCODERS, Encoder
@@ -539,9 +539,9 @@ def estimate_cost(config: BuildConfig, records: Sequence[UserRecord]) -> dict[st
     for stage, (calls, prompt, reply) in planned.items():
         tokens_in = calls * (tokens_of(load("material")) + tokens_of(load(STAGES[stage].prompt)) + prompt)
         options = parse_llm(config.spec_of(STAGES[stage].role)).options
-        prices = Prices(prompt=float(options.get("usd_in", 0)), completion=float(options.get("usd_out", 0)))
+        prices = Budget(float(options.get("usd_in", 0)), float(options.get("usd_out", 0)))
         priced = bool({"usd_in", "usd_out"} & options.keys()) or not calls
-        usd = prices.cost(tokens_in, calls * reply) if priced else None
+        usd = prices.charge(tokens_in, calls * reply) if priced else None
         stages[stage] = {"calls": calls, "tokens_in": tokens_in, "tokens_out": calls * reply, "usd": usd}
     costs = [cost["usd"] for cost in stages.values()]
     return {"records": n, "stages": stages, "usd": None if None in costs else sum(filter(None, costs))}

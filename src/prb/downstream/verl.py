@@ -25,7 +25,8 @@ from prb import __version__
 from prb.downstream.ppo import CHECKPOINT_EVERY, CLIP, CRITIC_RATE, MAX_GRAD_NORM, FinishedPpo, PpoConfig, Verl
 from prb.downstream.ppo.policy import Prompt, Prompts, load_prompts
 from prb.engine.chat import fit, one_bos, write_prompt
-from prb.errors import BadInput, first_line
+from prb.engine.load import load_tokenizer
+from prb.errors import BadInput
 from prb.progress import Progress
 from prb.prompts import policy_chat
 from prb.runs import RunFolder, draft, write_bytes
@@ -56,7 +57,7 @@ def run_verl(config: PpoConfig, verl: Verl, *, progress: Progress) -> FinishedPp
     """Write verl's files; where verl is, the command in the result's message trains."""
     if config.minibatch % (verl.nodes * verl.gpus):
         raise BadInput(f"minibatch {config.minibatch} cannot be split into {verl.nodes * verl.gpus} GPUs")
-    if "adapter" in config.weights:
+    if config.weights["loading"].adapter:
         raise BadInput(f"policy {config.policy}: verl starts from whole weights; merge the adapter first")
     progress.begin(f"checking {config.dataset}")
     prompts = load_prompts(config, model=None)  # the server masks what its model must not see
@@ -83,13 +84,7 @@ def run_verl(config: PpoConfig, verl: Verl, *, progress: Progress) -> FinishedPp
 
 
 def _tokenizer(config: PpoConfig) -> Any:
-    from transformers import AutoTokenizer
-
-    weights = config.weights
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve_weights(weights["model"]), revision=weights.get("revision"))
-    except (OSError, ValueError, KeyError) as error:
-        raise BadInput(f"cannot load the tokenizer of {config.policy!r}: {first_line(error)}") from None
+    tokenizer = load_tokenizer(config.weights["model"], config.weights["loading"])
     if not tokenizer.chat_template:
         raise BadInput(f"policy {config.policy}: verl needs a chat template, and this tokenizer has none")
     return tokenizer
@@ -132,7 +127,7 @@ def verl_settings(config: PpoConfig, verl: Verl, prompts: int, out: Path) -> dic
     weights = resolve_weights(config.weights["model"])
     model = {
         "path": str(Path(weights).resolve()) if Path(weights).exists() else weights,
-        "trust_remote_code": config.weights.get("trust_remote_code", False),
+        "trust_remote_code": config.weights["loading"].trust_remote_code,
         "lora_rank": config.lora,
         "lora_alpha": 2 * config.lora or 16,
         "target_modules": "all-linear",

@@ -1,8 +1,8 @@
 """Cascade attention: many answers and the query they share in one row, without padding and without copies.
 
-A row is a sequence of families: a prefix and the suffixes that follow it. The linear layers see a single
-text. Attention is computed in parts: each piece causally to itself, pieces of similar length together, and all suffixes
-of a prefix to its keys and values in one call; the parts are merged by their log-sum-exp.
+A row is a sequence of bundles: a prefix and the suffixes that follow it. The linear layers see a single text. Attention
+is computed in parts: each piece causally to itself, pieces of similar length together, and all suffixes of a prefix to
+its keys and values in one call; the parts are merged by their log-sum-exp.
 
 The attention function is registered with transformers and switched on for the forward pass only. It replaces causal
 attention without window, softcap or sinks; whatever else a model asks for is refused, and padded batches take over.
@@ -24,8 +24,9 @@ from transformers.masking_utils import eager_mask
 
 from prb.engine.chat import Tokens, gathered
 
-SCORES = 2**24
-"""Most scores that plain attention holds at once."""
+
+class Unsuited(Exception):
+    """This model's attention is not what a cascade computes."""
 
 
 class Partial(NamedTuple):
@@ -54,19 +55,14 @@ def merge(one: Partial, other: Partial) -> Tensor:
 
 
 def plain(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Partial:
-    """Matrix products, for what no kernel computes."""
+    """Matrix products, by which a kernel is checked."""
     key, value = (part.float() for part in _repeated(key, value, query.shape[1]))
-    batch, heads, rows, _ = query.shape
-    step = max(1, SCORES // (batch * heads * key.shape[2]))
-    outs, sums = [], []
-    for start in range(0, rows, step):
-        scores = query[:, :, start : start + step].float() @ key.transpose(2, 3) * scale
-        if causal:
-            hidden = torch.ones(scores.shape[2:], dtype=torch.bool, device=query.device).triu(start + 1)
-            scores = scores.masked_fill(hidden, float("-inf"))
-        sums.append(scores.logsumexp(dim=-1))
-        outs.append(torch.exp(scores - sums[-1].unsqueeze(-1)) @ value)
-    return Partial(torch.cat(outs, dim=2).to(query.dtype), torch.cat(sums, dim=2))
+    scores = query.float() @ key.transpose(2, 3) * scale
+    if causal:
+        hidden = torch.ones(scores.shape[2:], dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    lse = scores.logsumexp(dim=-1)
+    return Partial((torch.exp(scores - lse.unsqueeze(-1)) @ value).to(query.dtype), lse)
 
 
 def _repeated(key: Tensor, value: Tensor, heads: int) -> list[Tensor]:
@@ -110,7 +106,7 @@ def _kernel(
         pairs = ((out, expected.out), (lse[:, :, :37], expected.lse))
         if all(torch.allclose(a.float(), b.float(), atol=tolerance) for a, b in pairs):
             return kernel
-    return plain
+    raise Unsuited(f"no kernel for {dtype} on {device.type} gives attention with its log-sum-exp")
 
 
 NAME = "prb_cascade"
@@ -120,34 +116,39 @@ CHANGES = ("softcap", "s_aux", "position_bias", "head_mask")
 """Options by which models change plain attention."""
 
 
-class Unsuited(Exception):
-    """This model's attention is not what a cascade computes."""
-
-
-class Family(NamedTuple):
-    """A prefix, which may be empty, and the suffixes that follow it."""
+class Bundle(NamedTuple):
+    """Token sequences that begin alike: a prefix, which may be empty, and the suffixes that follow it."""
 
     prefix: Tokens
     suffixes: Sequence[Tokens]
+
+    @property
+    def longest(self) -> int:
+        return len(self.prefix) + max(map(len, self.suffixes), default=0)
+
+    @property
+    def size(self) -> int:
+        """Tokens, those of the prefix once."""
+        return len(self.prefix) + sum(map(len, self.suffixes))
 
 
 class Row:
     """One forward pass: where its pieces stand, and the attention among them."""
 
-    def __init__(self, families: Sequence[Family], device: torch.device) -> None:
+    def __init__(self, bundles: Sequence[Bundle], device: torch.device) -> None:
         ids: list[int] = []
         positions: list[int] = []
         self.spans: list[tuple[int, int]] = []
-        """From where to where each piece stands: of each family the prefix, then the suffixes."""
-        self._families: list[tuple[int, int, int]] = []
+        """From where to where each piece stands: of each bundle the prefix, then the suffixes."""
+        self._bundles: list[tuple[int, int, int]] = []
         """Where the prefix begins, where it ends, and where the suffixes that follow it end."""
-        for prefix, suffixes in families:
+        for prefix, suffixes in bundles:
             begin = len(ids)
             for tokens, before in [(prefix, 0), *((suffix, len(prefix)) for suffix in suffixes)]:
                 self.spans.append((len(ids), len(ids) + len(tokens)))
                 ids += tokens
                 positions += range(before, before + len(tokens))
-            self._families.append((begin, begin + len(prefix), len(ids)))
+            self._bundles.append((begin, begin + len(prefix), len(ids)))
         self.ids = torch.tensor([ids], device=device)
         self.positions = torch.tensor([positions], device=device)
         self.longest = max(positions) + 1
@@ -173,7 +174,7 @@ class Row:
             within = attend(*(part[places].transpose(1, 2) for part in by_token), scale=scale, causal=True)
             out[places[real]] = within.out.transpose(1, 2)[real]
             lse[places[real]] = within.lse.transpose(1, 2)[real]
-        for begin, start, end in self._families:
+        for begin, start, end in self._bundles:
             if not begin < start < end:  # without a prefix, or nothing follows it
                 continue
             # the heads that share a key are folded into its rows, so that keys are never repeated
@@ -224,7 +225,7 @@ def input_device(model: Any) -> torch.device:
 
 
 class Cascade:
-    """A model body that reads rows of families."""
+    """A model body that reads rows of bundles."""
 
     def __init__(self, body: Any, model: PreTrainedModel) -> None:
         self._body, self._model = body, model
@@ -249,9 +250,9 @@ class Cascade:
         """Whether a text of this length stays within the model's sliding window, if it has one."""
         return self._window is None or tokens <= self._window
 
-    def read(self, families: Sequence[Family]) -> list[Tensor]:
+    def read(self, bundles: Sequence[Bundle]) -> list[Tensor]:
         """The states of each prefix, followed by those of its suffixes; `Unsuited` if this model attends otherwise."""
-        row = Row(families, input_device(self._model))
+        row = Row(bundles, input_device(self._model))
         active, before = _ROW.set(row), [config._attn_implementation for config in self._configs]
         try:
             for config in self._configs:

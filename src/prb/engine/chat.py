@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count, groupby
 from operator import itemgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from prb.cache import Memo
 from prb.prompts import chat, flat
@@ -217,45 +217,43 @@ class Reader(Protocol):
     def texts(self, query: Query, answers: Sequence[str]) -> Sequence[Text]: ...
 
 
-@dataclass(frozen=True)
-class Group:
-    """The answers to one query as texts that fit the model, or why they do not."""
+class Group(NamedTuple):
+    """Answers to one query as texts that fit the model."""
 
     positions: Sequence[int]
     """The positions of these answers among all asks."""
-    texts: Sequence[Text] = ()
-    cut: int = 0
-    failure: Failure | None = None
+    texts: Sequence[Text]
+    cut: int
 
 
-def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> Iterator[Group]:
-    """The answers to each query, as texts of at most `limit` tokens; those that are empty, or of which the template
-    shows nothing, get a group that failed."""
+def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> tuple[list[Group], dict[int, Failure]]:
+    """The answers to each query, as texts of at most `limit` tokens; and, by position, why others cannot be read: they
+    are empty, the template shows nothing of them, or they do not fit."""
     positions: dict[Query, list[int]] = {}
-    empty = []
+    groups, failures = [], {}
     for position, ask in enumerate(asks):
         if ask.answer.strip():
             positions.setdefault(ask.query, []).append(position)
         else:
-            empty.append(position)
+            failures[position] = Failure("empty answer")
     for query, places in positions.items():
         texts = dict(zip(places, reader.texts(query, [asks[i].answer for i in places]), strict=True))
-        hidden = [i for i, text in texts.items() if text.start >= text.end]
-        if hidden:
-            yield Group(hidden, failure=Failure("empty answer", "the chat template shows nothing of it"))
-        shown = [i for i in places if i not in hidden]
+        for i, text in texts.items():
+            if text.start >= text.end:
+                failures[i] = Failure("empty answer", "the chat template shows nothing of it")
+        shown = [i for i in places if i not in failures]
         if not shown:
             continue
-        if max(len(texts[i].ids) for i in shown) <= limit:
-            yield Group(shown, [texts[i] for i in shown])
+        if all(len(texts[i].ids) <= limit for i in shown):
+            groups.append(Group(shown, [texts[i] for i in shown], cut=0))
             continue
         read = lru_cache(maxsize=1)(partial(reader.texts, answers=[asks[i].answer for i in shown]))
-        fitted = fit(query, lambda shorter: max(len(text.ids) for text in read(shorter)) <= limit)  # noqa: B023
+        fitted = fit(query, lambda shorter: all(len(text.ids) <= limit for text in read(shorter)))  # noqa: B023
         if isinstance(fitted, Failure):
-            yield Group(shown, failure=fitted)
+            failures |= dict.fromkeys(shown, fitted)
         else:
-            yield Group(shown, read(fitted[0]), cut=fitted[1])
-    yield Group(empty, failure=Failure("empty answer"))
+            groups.append(Group(shown, read(fitted[0]), fitted[1]))
+    return groups, failures
 
 
 class AnswerScorer:
@@ -276,7 +274,7 @@ class AnswerScorer:
         self._reader, self._compute, self._limit = reader, compute, limit
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        groups = list(group_by_query(asks, self._reader, self._limit))
+        groups, failures = group_by_query(asks, self._reader, self._limit)
         texts = [(n, text) for n, group in enumerate(groups) for text in group.texts]
         keys = [(text.start, text.end, *text.ids) for _, text in texts]
 
@@ -286,11 +284,8 @@ class AnswerScorer:
             return [checked_reward(value) for row in self._compute(together) for value in row]
 
         values = iter(Memo[float](capacity=0).map(partial(halve_if_out_of_memory, compute), texts, keys))
-        results: dict[int, float | Failure] = {}
+        results: dict[int, float | Failure] = {**failures}
         for group in groups:
-            if group.failure:
-                results |= dict.fromkeys(group.positions, group.failure)
-                continue
             for position, text in zip(group.positions, group.texts, strict=True):
                 value = next(values)
                 if not isinstance(value, Failure):

@@ -73,7 +73,7 @@ class Local:
 # --- Ray ---
 
 METHODS = ("score", "prefer", "complete", "grade", "texts", "answers")
-"""What works batch by batch in the protocols of this package; `reseeded` makes another object of a seed."""
+"""What works batch by batch in the protocols of this package."""
 ATTRIBUTES = ("fingerprint", "execution", "remote", "validity", "at_once")
 """What verbs read of a model without asking it anything."""
 OBJECT_STORE = 256 << 20
@@ -87,7 +87,6 @@ class ModelInfo(NamedTuple):
 
     attributes: dict[str, Any]
     methods: tuple[str, ...]
-    reseedable: bool
     version: str
 
     @property
@@ -101,27 +100,22 @@ class Replica:
 
     def __init__(self, packed: bytes, name: str) -> None:
         self._packed, self._name = packed, name
-        self._models: dict[int | None, Any] = {}
-        """By seed; `None` is the model as it was made."""
+        self._model: Any = None
 
     def info(self) -> ModelInfo:
         with portable_errors(f"{self._name!r} cannot be loaded by a Ray worker"):
-            if None not in self._models:
-                self._models[None] = pickle.loads(self._packed)()  # noqa: S301 - from the process that started this one
-        model = self._models[None]
-        attributes = {name: getattr(model, name) for name in ATTRIBUTES if hasattr(model, name)}
-        methods = tuple(name for name in METHODS if callable(getattr(model, name, None)))
-        return ModelInfo(attributes, methods, callable(getattr(model, "reseeded", None)), __version__)
+            if self._model is None:
+                self._model = pickle.loads(self._packed)()  # noqa: S301 - from the process that started this one
+        attributes = {name: getattr(self._model, name) for name in ATTRIBUTES if hasattr(self._model, name)}
+        methods = tuple(name for name in METHODS if callable(getattr(self._model, name, None)))
+        return ModelInfo(attributes, methods, __version__)
 
-    def call(self, method: str, batch: Sequence[Any], seed: int | None) -> tuple[ModelInfo, Any]:
+    def call(self, method: str, batch: Sequence[Any]) -> tuple[ModelInfo, Any]:
         """Whose results these are, and the results of a batch."""
         info = self.info()
         with portable_errors(self._name):
-            if seed not in self._models:
-                self._models[seed] = self._models[None].reseeded(seed)
-            model = self._models[seed]
             # texts become one matrix, not a list
-            return info, model.texts(batch) if method == "texts" else ask_model(model, method, batch)
+            return info, self._model.texts(batch) if method == "texts" else ask_model(self._model, method, batch)
 
 
 @contextmanager
@@ -135,23 +129,13 @@ def portable_errors(where: str) -> Iterator[None]:
         raise PrbError(f"{where}: {type(error).__name__}: {error}".splitlines()[0][:500]) from None
 
 
-class StandIn:
-    """Used like the model that the replicas have: with its attributes and methods, so that it fits its protocol."""
-
-    def __init__(self, replicas: Replicas, seed: int | None = None) -> None:
-        info, self.workers = replicas.info, replicas.count
-        methods = {name: partial(replicas.call, name, seed=seed) for name in info.methods}
-        vars(self).update({**info.attributes, **methods})
-        if info.reseedable:
-            self.reseeded = partial(StandIn, replicas)
-
-
 class Replicas:
-    """The actors of one model; a thread that asks takes one that is idle."""
+    """The actors of one model; a thread that asks takes one that is idle. It stands in for the model: it has its
+    attributes and methods, and so fits its protocol."""
 
     def __init__(self, ray: Any, actors: Sequence[Any], name: str) -> None:
         self._ray, self._name, self._lost = ray, name, 0
-        self.count = len(actors)
+        self.workers = len(actors)
         self._idle: queue.Queue[Any] = queue.Queue()
         """Actors, or why one of them could not start. A cluster may grow while a run is under way, so each joins when
         it has started."""
@@ -160,6 +144,8 @@ class Replicas:
         actor = self._take()
         self.info: ModelInfo = ray.get(actor.info.remote())
         self._idle.put(actor)
+        methods = {name: partial(self._call, name) for name in self.info.methods}
+        vars(self).update({**self.info.attributes, **methods})
 
     def _start(self, actor: Any) -> None:
         try:
@@ -174,11 +160,11 @@ class Replicas:
             raise actor
         return actor
 
-    def call(self, method: str, batch: Sequence[Any], seed: int | None) -> Any:
+    def _call(self, method: str, batch: Sequence[Any]) -> Any:
         """The rows of a batch whose workers were lost again and again fail, so that the rest of the run continues."""
         actor = self._take()
         try:
-            info, results = self._ray.get(actor.call.remote(method, batch, seed))
+            info, results = self._ray.get(actor.call.remote(method, batch))
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
@@ -223,7 +209,7 @@ class RayExecutor:
         self._actors: list[Any] = []
 
     def load(self, make: Callable[[], T], name: str) -> T:
-        """A stand-in; or the object itself, if none of its methods works batch by batch."""
+        """Replicas; or the object itself, if none of its methods works batch by batch."""
         if not self._ray.is_initialized():
             self._connect()
         have = self._ray.cluster_resources()
@@ -246,7 +232,7 @@ class RayExecutor:
         )
         self._actors = [remote.remote(packed, name) for _ in range(count)]
         replicas = Replicas(self._ray, self._actors, name)
-        return StandIn(replicas) if replicas.info.methods else make()  # type: ignore[return-value]
+        return replicas if replicas.info.methods else make()  # type: ignore[return-value]
 
     def _stop_actors(self) -> None:
         for actor in self._actors:

@@ -21,7 +21,7 @@ from torch import Tensor
 from prb.engine.cascade import input_device
 from prb.engine.chat import Chat, Text, Tokens, group_by_query
 from prb.engine.load import Checkpoint
-from prb.engine.states import RUN_ERRORS, Sharing, States, bundle, forget_lengths, padded_inputs, whole_batches
+from prb.engine.states import RUN_ERRORS, Sharing, States, batches, bundle, forget_lengths, padded_inputs
 from prb.errors import BadInput
 from prb.hashing import text_digest
 from prb.types import Ask, Failure
@@ -86,7 +86,7 @@ class OwnForwardPass:
     def __init__(self, checkpoint: Checkpoint, read: Literal["score", "first-logit"]) -> None:
         self._checkpoint, self._read = checkpoint, read
         if read == "score":
-            # unknown code may treat padding in its own way, so only inputs of equal length share a batch
+            # unknown code may treat padding in its own way, so texts do not share a batch
             self.sharing = Sharing(False, padding=False, why="the reward is the `score` of its own forward pass")
         else:
             why = "the reward is a logit of its own forward pass"
@@ -114,7 +114,7 @@ def run_whole(
     texts = [text for group in groups for text in group]
     device = input_device(model)
     results: list[Any] = [None] * len(texts)
-    for batch in whole_batches([len(text.ids) for text in texts], checkpoint.budget, sharing):
+    for batch in batches([len(text.ids) for text in texts], checkpoint.budget, rows=None if sharing.padding else 1):
         rows = [texts[i] for i in batch]
         inputs = padded_inputs([text.ids for text in rows], device, pad=pad)
         if rows[0].types is not None:
@@ -335,10 +335,9 @@ class HiddenStates:
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
         def together(asks: Sequence[Ask]) -> list[Vector | Failure]:
-            groups = list(group_by_query(asks, self._chat, self._checkpoint.max_length))
-            results: dict[int, Any] = {i: group.failure for group in groups for i in group.positions}
-            scored = [group for group in groups if not group.failure]
-            for group, vectors in zip(scored, self._pooled([group.texts for group in scored]), strict=True):
+            groups, failures = group_by_query(asks, self._chat, self._checkpoint.max_length)
+            results: dict[int, Vector | Failure] = {**failures}
+            for group, vectors in zip(groups, self._pooled([group.texts for group in groups]), strict=True):
                 results.update(zip(group.positions, vectors, strict=True))
             return [results[position] for position in range(len(asks))]
 

@@ -7,6 +7,7 @@ asked for.
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -166,6 +167,18 @@ def load(
     )
 
 
+def load_tokenizer(source: str, options: Loading = DEFAULT_LOADING) -> Any:
+    """The tokenizer alone, where a server has the weights."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            resolve_weights(source), revision=options.revision, trust_remote_code=options.trust_remote_code
+        )
+    except Exception as error:  # damaged or unusual files raise whatever their reader meets first
+        raise BadInput(f"cannot load the tokenizer of {source!r}: {first_line(error)}") from None
+
+
 def _random_weights(source: str, kind: Kind, model: Any, missing: list[str]) -> str:
     """What it means that these weights are not in the files."""
     if any(name.startswith(f"{model.base_model_prefix}.") for name in missing):
@@ -219,13 +232,18 @@ def hub_is_out_of_reach(repository: str, revision: str | None) -> bool:
 def fingerprint(where: str, revision: str | None = None) -> str:
     """Of a folder what its weights are, wherever it lies; of a hub model the commit that was read."""
     folder = Path(where)
-    if folder.is_dir():
-        return weights_hash(folder)
+    return weights_hash(folder) if folder.is_dir() else f"{where}@{cached_commit(where, revision) or revision}"
+
+
+def cached_commit(repository: str, revision: str | None = None) -> str | None:
+    """The commit of a hub model that is on this machine, if any."""
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(where, "config.json", revision=revision)
+    config = None
+    with suppress(ValueError):  # not a name that a hub could know
+        config = try_to_load_from_cache(repository, "config.json", revision=revision)
     # files of a commit lie in a folder with its name: …/snapshots/COMMIT/config.json
-    return f"{where}@{Path(config).parent.name if isinstance(config, str) else revision}"
+    return Path(config).parent.name if isinstance(config, str) else None
 
 
 def _with_adapter(model: Any, adapter: str, missing: list[str]) -> tuple[Any, list[str]]:

@@ -4,7 +4,7 @@ There are three ways, and each model takes the fastest that gives the states of 
 
 1. packed: prefixes and suffixes in rows of a token budget, without padding and without copies (cascade.py);
 2. copied: a prefix goes through the model alone, and each suffix then attends to a copy of its keys and values;
-3. whole: every text by itself, in padded batches or in batches of one length (`whole_batches`; run by heads.py).
+3. whole: every text by itself, in padded batches or one at a time (run by heads.py).
 
 Whether prefixes may be shared is tried on the model itself when it is loaded, in its own dtype. Batching alone changes
 states by rounding, little in 32 bits and visibly in 16; sharing may change them by a few times as much, and no more.
@@ -12,16 +12,15 @@ states by rounding, little in 32 bits and visibly in 16; sharing may change them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, groupby
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from prb.engine.cascade import Cascade, Family, Unsuited, input_device
+from prb.engine.cascade import Bundle, Cascade, Unsuited, input_device
 from prb.engine.chat import Tokens, common_prefix, gathered
 from prb.errors import first_line
 
@@ -36,18 +35,6 @@ Reduce = Callable[[Tensor, int, int], T]
 """(states, bundle, suffix) → result. states[0] belongs to the last prefix token, states[1:] to the suffix.
 
 A result that is a view of the states would keep all of them in memory."""
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """Token sequences that begin alike."""
-
-    prefix: Tokens
-    suffixes: tuple[Tokens, ...]
-
-    @property
-    def longest(self) -> int:
-        return len(self.prefix) + max(map(len, self.suffixes), default=0)
 
 
 def bundle(sequences: Sequence[Tokens], at_most: int | None = None) -> Bundle:
@@ -70,45 +57,48 @@ class Sharing:
     def __str__(self) -> str:
         if self.prefixes:
             return "prefixes shared"
-        batches = "whole texts in padded batches" if self.padding else "whole texts, one length per batch"
+        batches = "whole texts in padded batches" if self.padding else "whole texts, one at a time"
         return f"prefixes not shared, {batches}: {self.why}"
 
 
-class Part(NamedTuple):
-    """A suffix of a bundle, and the prefix it follows."""
+class Piece(NamedTuple):
+    """Consecutive suffixes of a bundle that are read together after its prefix."""
 
-    bundle: int
-    suffix: int
-    prefix: Tokens
-    tokens: Tokens
-
-
-Done = list[tuple[Part, Tensor]]
-"""The parts of a forward pass with their states, as `Reduce` takes them."""
+    number: int
+    """Of the bundle."""
+    first: int
+    """The number of the first of these suffixes."""
+    tokens: Bundle
 
 
-def packed_rows(bundles: Iterable[Sequence[Part]], budget: int) -> Iterator[list[list[Part]]]:
-    """Suffixes of a bundle that are read together after its prefix, in rows of at most `budget` tokens.
+def packed_rows(bundles: Mapping[int, Bundle], budget: int) -> Iterator[list[Piece]]:
+    """Pieces of numbered bundles in rows of at most `budget` tokens.
 
     A bundle that is larger has a row of its own. Its prefix is read again only if its suffixes alone are `LARGEST`
     times the budget.
     """
-    row: list[list[Part]] = []
+    row: list[Piece] = []
     length = 0
 
-    def joins(group: list[Part], part: Part) -> bool:
-        return sum(len(each.tokens) for each in [*group, part]) <= LARGEST * budget
+    def joins(group: list[Tokens], suffix: Tokens) -> bool:
+        return sum(map(len, [*group, suffix])) <= LARGEST * budget
 
-    for parts in bundles:
-        for group in gathered(parts, joins):
-            tokens = len(group[0].prefix) + sum(len(part.tokens) for part in group)
-            if row and length + tokens > budget:
+    for number, whole in bundles.items():
+        first = 0
+        for suffixes in gathered(whole.suffixes, joins):
+            piece = Piece(number, first, Bundle(whole.prefix, suffixes))
+            if row and length + piece.tokens.size > budget:
                 yield row
                 row, length = [], 0
-            row.append(group)
-            length += tokens
+            row.append(piece)
+            length += piece.tokens.size
+            first += len(suffixes)
     if row:
         yield row
+
+
+Done = Iterator[tuple[int, int, Tensor]]
+"""Number of a bundle, number of one of its suffixes, and the states as `Reduce` takes them."""
 
 
 class States:
@@ -128,39 +118,34 @@ class States:
     def run(self, bundles: Sequence[Bundle], reduce: Reduce[T]) -> list[list[T]]:
         """One result for each suffix of each bundle, in order."""
         results: list[list[Any]] = [[None] * len(each.suffixes) for each in bundles]
-        parts = [[Part(n, k, b.prefix, tokens) for k, tokens in enumerate(b.suffixes)] for n, b in enumerate(bundles)]
 
-        def finish(passes: Iterable[Done]) -> None:
-            for part, states in chain.from_iterable(passes):
-                results[part.bundle][part.suffix] = reduce(states, part.bundle, part.suffix)
+        def finish(done: Done) -> None:
+            for number, suffix, states in done:
+                results[number][suffix] = reduce(states, number, suffix)
 
-        packed = [self.packs(each) for each in bundles]
+        packed = {number: each for number, each in enumerate(bundles) if self.packs(each)}
         try:
-            finish(self._packed(compress(parts, packed)))
+            finish(self._packed(packed))
         except Unsuited:
-            self._cascade, packed = None, [False] * len(bundles)
-        for of_one, done in zip(parts, packed, strict=True):
-            if not done:
-                finish(self._copied(of_one))
+            self._cascade, packed = None, {}
+        for number, each in enumerate(bundles):
+            if number not in packed:
+                finish(self._copied(number, each))
         return results
 
-    def _packed(self, bundles: Iterable[Sequence[Part]]) -> Iterator[Done]:
+    def _packed(self, bundles: Mapping[int, Bundle]) -> Done:
         for row in packed_rows(bundles, self._budget):
             assert self._cascade is not None
-            families = [Family(together[0].prefix, [part.tokens for part in together]) for together in row]
-            states = iter(self._cascade.read(families))
-            done: Done = []
-            for together in row:
-                prefix = next(states)
-                for part in together:
+            states = iter(self._cascade.read([piece.tokens for piece in row]))
+            for number, first, (prefix, suffixes) in row:
+                before = next(states)[-1:]
+                for n in range(len(suffixes)):
                     suffix = next(states)
-                    before = prefix[-1:] if len(prefix) else torch.zeros_like(suffix[:1])  # nothing comes before it
-                    done.append((part, torch.cat([before, suffix])))
-            yield done
+                    last = before if prefix else torch.zeros_like(suffix[:1])  # nothing comes before it
+                    yield number, first + n, torch.cat([last, suffix])
 
-    def _copied(self, parts: Sequence[Part]) -> Iterator[Done]:
-        """The suffixes of one bundle."""
-        prefix, layers, copies = parts[0].prefix, [], None
+    def _copied(self, number: int, bundle: Bundle) -> Done:
+        (prefix, suffixes), layers, copies = bundle, [], None
         last: Tensor | None = None
         if prefix:
             # a cache without the model's config keeps every position, also of layers with a sliding window;
@@ -169,11 +154,11 @@ class States:
             output = self._body(input_ids=ids, past_key_values=DynamicCache(), use_cache=True)
             layers, last = output.past_key_values.layers, output.last_hidden_state[0, -1:]
             copies = max(1, COPIED_BYTES // sum(layer.keys.nbytes + layer.values.nbytes for layer in layers))
-        for chunk in batches([len(part.tokens) for part in parts], self._budget, copies):
-            ids, mask = padded_inputs([parts[i].tokens for i in chunk], self._device).values()
+        for chunk in batches(list(map(len, suffixes)), self._budget, copies):
+            ids, mask = padded_inputs([suffixes[i] for i in chunk], self._device).values()
             cache = DynamicCache()  # a forward pass appends to the cache it is given
-            for number, layer in enumerate(layers):
-                cache.update(*(part.expand(len(chunk), -1, -1, -1) for part in (layer.keys, layer.values)), number)
+            for place, layer in enumerate(layers):
+                cache.update(*(part.expand(len(chunk), -1, -1, -1) for part in (layer.keys, layer.values)), place)
             states: Tensor = self._body(
                 input_ids=ids,
                 attention_mask=torch.cat([mask.new_ones(len(chunk), len(prefix)), mask], dim=1),
@@ -183,8 +168,8 @@ class States:
                 use_cache=True,
             ).last_hidden_state
             before = torch.zeros_like(states[0, :1]) if last is None else last  # nothing comes before the first token
-            together = zip(chunk, states, strict=True)
-            yield [(parts[i], torch.cat([before, suffix[: len(parts[i].tokens)]])) for i, suffix in together]
+            for i, suffix in zip(chunk, states, strict=True):
+                yield number, i, torch.cat([before, suffix[: len(suffixes[i])]])
 
 
 def batches(lengths: Sequence[int], budget: int, rows: int | None = None) -> list[list[int]]:
@@ -192,15 +177,6 @@ def batches(lengths: Sequence[int], budget: int, rows: int | None = None) -> lis
     go together."""
     falling = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     return gathered(falling, lambda group, _: (len(group) + 1) * lengths[group[0]] <= budget and len(group) != rows)
-
-
-def whole_batches(lengths: Sequence[int], budget: int, sharing: Sharing) -> Iterator[list[int]]:
-    """Positions of texts that may share a forward pass: as `batches`, of one length each if padding is not safe."""
-    for positions in batches(lengths, budget):
-        if sharing.padding:
-            yield positions
-        else:
-            yield from (list(same) for _, same in groupby(positions, key=lengths.__getitem__))
 
 
 def padded_inputs(

@@ -31,7 +31,7 @@ from pydantic import Field
 
 from prb.config import NonNegative, Positive, Size
 from prb.errors import BadInput, BadSpec, MissingExtra, redact, remember_secret
-from prb.llm import LLM, LLMS, Completion, JsonObject, Request, options_suffix
+from prb.llm import LLMS, Completion, JsonObject, Request, options_suffix
 from prb.llm.asking import top_logprobs
 from prb.types import Failure, FailureKind
 from prb.work import Breaker, asks_nothing
@@ -303,22 +303,14 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prices:
-    """US dollars per million tokens."""
-
-    prompt: float = 0.0
-    completion: float = 0.0
-
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        return (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1e6
-
-
 @dataclass
 class Budget:
     """What replies have cost, in US dollars, and how much they may."""
 
-    prices: Prices = Prices()
+    usd_in: float = 0.0
+    """Per million tokens that are read."""
+    usd_out: float = 0.0
+    """Per million tokens that are written."""
     max_usd: float | None = None
     spent: float = 0.0
 
@@ -329,7 +321,7 @@ class Budget:
 
     def charge(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Count one reply; returns what it cost."""
-        cost = self.prices.cost(prompt_tokens, completion_tokens)
+        cost = (prompt_tokens * self.usd_in + completion_tokens * self.usd_out) / 1e6
         self.spent += cost
         return cost
 
@@ -350,19 +342,7 @@ REJECTION = re.compile(
 
 
 @LLMS.register("openai")
-def openai(
-    model: str,
-    base_url: str | None = None,
-    key_env: str = "OPENAI_API_KEY",
-    concurrency: Concurrency = 64,
-    timeout: Positive = 120.0,
-    retries: Size = 6,
-    max_usd: NonNegative | None = None,
-    usd_in: NonNegative = 0.0,
-    usd_out: NonNegative = 0.0,
-    chat_template_kwargs: JsonObject | None = None,
-    extra_body: JsonObject | None = None,
-) -> LLM:
+class Endpoint:
     """Chat endpoint of OpenAI or of anything compatible.
 
     `base_url` defaults to $OPENAI_BASE_URL, else OpenAI. The key comes only from the environment variable `key_env`; a
@@ -372,42 +352,40 @@ def openai(
     characters / 4. `chat_template_kwargs` (for vLLM and SGLang, e.g. `{"enable_thinking": false}`) and
     `extra_body` are JSON objects sent along with every request.
     """
-    if max_usd is not None and not (usd_in or usd_out):
-        raise BadSpec("openai: max_usd needs the prices usd_in and usd_out (dollars per million tokens)")
-    extra = {**(extra_body or {}), **({"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {})}
-    if reserved := extra.keys() & request_body(model, Request(())).keys():
-        raise BadSpec(f"openai: extra_body must not contain {', '.join(sorted(reserved))}, which prb sets itself")
-    return Endpoint(
-        model,
-        base_url or os.environ.get("OPENAI_BASE_URL") or VENDOR,
-        key_env=key_env,
-        budget=Budget(Prices(prompt=usd_in, completion=usd_out), max_usd),
-        extra=extra,
-        concurrency=concurrency,
-        timeout=timeout,
-        retries=retries,
-    )
-
-
-class Endpoint:
-    """A chat model behind a server."""
 
     def __init__(
         self,
         model: str,
-        url: str,
-        *,
+        base_url: str | None = None,
         key_env: str = "OPENAI_API_KEY",
-        budget: Budget | None = None,
-        extra: Mapping[str, Any] | None = None,
-        **settings: Any,
+        concurrency: Concurrency = 64,
+        timeout: Positive = 120.0,
+        retries: Size = 6,
+        max_usd: NonNegative | None = None,
+        usd_in: NonNegative = 0.0,
+        usd_out: NonNegative = 0.0,
+        chat_template_kwargs: JsonObject | None = None,
+        extra_body: JsonObject | None = None,
     ) -> None:
-        """`settings` are those of `Client`."""
-        self._client = Client(url, use="openai", key_env=key_env, key_needed=False, **settings)
-        self._model, self._budget, self._extra = model, budget or Budget(), extra or {}
+        if max_usd is not None and not (usd_in or usd_out):
+            raise BadSpec("openai: max_usd needs the prices usd_in and usd_out (dollars per million tokens)")
+        template = {"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {}
+        self._model, self._extra = model, {**(extra_body or {}), **template}
+        self._budget = Budget(usd_in, usd_out, max_usd)
+        self._rejected: frozenset[str] = frozenset()
+        if reserved := self._extra.keys() & request_body(model, Request(())).keys():
+            raise BadSpec(f"openai: extra_body must not contain {', '.join(sorted(reserved))}, which prb sets itself")
+        self._client = Client(
+            base_url or os.environ.get("OPENAI_BASE_URL") or VENDOR,
+            use="openai",
+            key_env=key_env,
+            key_needed=False,
+            concurrency=concurrency,
+            timeout=timeout,
+            retries=retries,
+        )
         self.remote = self._client.remote
         self.fingerprint = f"openai-{model}@{self._client.address}{options_suffix(self._extra)}"
-        self._rejected: frozenset[str] = frozenset()
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         return self._client.ask(requests, self._attempt)

@@ -29,10 +29,11 @@ from prb.weights import file_sha256, has_chat_template, resolve_gguf
 
 BLOCK = 64
 """Tokens of a prompt that are computed together; larger blocks are not faster on a CPU."""
+COMPLETIONS = "/v1/completions"
 
 
 @LLMS.register("llamacpp")
-def llamacpp(model: str, threads: Count | None = None, context: Count = 4096, gpu_layers: int = -1) -> LLM:
+def llamacpp(model: str, threads: Count | None = None, context: Count = 4096) -> LLM:
     """llama.cpp on a GGUF: a path, or a pulled name such as smollm2.
 
     `threads` defaults to one fewer than the cores: waiting threads spin, and with every core taken all slow down by an
@@ -41,7 +42,7 @@ def llamacpp(model: str, threads: Count | None = None, context: Count = 4096, gp
     if threads is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = max(1, cores - 1)
-    return shared(resolve_gguf(model), threads=threads, context=context, gpu_layers=gpu_layers)
+    return shared(resolve_gguf(model), threads=threads, context=context)
 
 
 class LlamaCpp:
@@ -49,7 +50,7 @@ class LlamaCpp:
     at_once = 16
     """So slow that more calls than this are too many to lose."""
 
-    def __init__(self, path: Path, *, threads: int, context: int, gpu_layers: int = -1) -> None:
+    def __init__(self, path: Path, *, threads: int, context: int) -> None:
         try:
             import xllamacpp
         except ImportError:
@@ -62,13 +63,12 @@ class LlamaCpp:
         params.n_ctx, params.n_parallel = context, 1
         params.n_batch = params.n_ubatch = BLOCK
         params.swa_full = True  # with a sliding window too, what was read is kept
-        params.n_gpu_layers = gpu_layers
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.warmup = params.cache_idle_slots = False
         params.cache_ram_mib = params.n_ctx_checkpoints = 0
         params.reasoning_format = xllamacpp.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
         params.verbosity = -1
-        # it also listens on a local port, which nobody else should use
+        # it listens on a local port, which nobody else should use
         params.api_keys = [self._key]
         params.ui = params.endpoint_slots = False
         try:
@@ -113,7 +113,7 @@ class LlamaCpp:
             "top_p": sampling.top_p,
             "seed": sampling.seed % 0xFFFFFFFF,  # the one seed left out means "a new one each time"
         }
-        reply = self._call({**body, "logprobs": sampling.top_logprobs} if sampling.top_logprobs else body)
+        reply = self._post(COMPLETIONS, {**body, "logprobs": sampling.top_logprobs} if sampling.top_logprobs else body)
         if isinstance(reply, Failure):
             return reply
         (choice,) = reply["choices"]
@@ -135,10 +135,12 @@ class LlamaCpp:
         kept, self._held = min(common, len(tokens) - 1) // BLOCK * BLOCK, []
         if kept:  # another token after the last whole block: the rest of the slot is forgotten
             another = (tokens[kept] or 2) - 1
-            forgotten = self._call({"prompt": [*tokens[:kept], another], "max_tokens": 1, "cache_prompt": True})
+            forgotten = self._post(
+                COMPLETIONS, {"prompt": [*tokens[:kept], another], "max_tokens": 1, "cache_prompt": True}
+            )
             if isinstance(forgotten, Failure):
                 return forgotten
-        reply = self._call({"prompt": tokens, "max_tokens": 1, "cache_prompt": bool(kept)})
+        reply = self._post(COMPLETIONS, {"prompt": tokens, "max_tokens": 1, "cache_prompt": bool(kept)})
         if isinstance(reply, Failure):
             return reply
         self._held = tokens
@@ -146,28 +148,18 @@ class LlamaCpp:
         self.tokens_kept += reply["timings"]["cache_n"]
         return None
 
-    def _call(self, body: dict[str, Any]) -> Mapping[str, Any] | Failure:
-        try:
-            return _checked(self._server.handle_completions(body))
-        except (RuntimeError, TypeError, ValueError) as error:
-            return Failure("llama.cpp failed", str(error))
-
     def _post(self, path: str, body: dict[str, Any]) -> Mapping[str, Any] | Failure:
-        """What only its local port can do."""
         with closing(HTTPConnection(urlsplit(self._server.listening_address).netloc)) as connection:
             headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
             connection.request("POST", path, json.dumps(body), headers)
-            return _checked(json.loads(connection.getresponse().read()))
-
-
-def _checked(reply: Mapping[str, Any]) -> Mapping[str, Any] | Failure:
-    match reply.get("error"):
-        case None:
-            return reply
-        case {"type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": context}:
-            return Failure("prompt longer than the context", f"{tokens} tokens, context {context}")
-        case refusal:
-            return Failure("llama.cpp refused the request", str(refusal.get("message", refusal)))
+            reply: Mapping[str, Any] = json.loads(connection.getresponse().read())
+        match reply.get("error"):
+            case None:
+                return reply
+            case {"type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": context}:
+                return Failure("prompt longer than the context", f"{tokens} tokens, context {context}")
+            case refusal:
+                return Failure("llama.cpp refused the request", str(refusal.get("message", refusal)))
 
 
 shared = cache(LlamaCpp)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, common_prefix, gathered, one_bos, write_prompt
-from prb.engine.load import Checkpoint, Dtype, Loading, load_shared
+from prb.engine.load import DEFAULT_LOADING, Checkpoint, Loading, load_shared
 from prb.llm import LLM, LLMS, Chat, Completion, JsonObject, Request, Sampling, options_suffix
 from prb.llm.asking import opened_by
 from prb.types import Failure
@@ -39,14 +39,7 @@ EXACT = 64
 
 @LLMS.register("transformers")
 def transformers(
-    model: str,
-    device: str = "auto",
-    dtype: Dtype = "auto",
-    adapter: str | None = None,
-    batch: Count = 8,
-    trust_remote_code: bool = False,
-    revision: str | None = None,
-    chat_template_kwargs: JsonObject | None = None,
+    model: str, batch: Count = 8, chat_template_kwargs: JsonObject | None = None, loading: Loading = DEFAULT_LOADING
 ) -> LLM:
     """A causal LM: folder, hub id, or a pulled name such as smollm2.
 
@@ -55,9 +48,6 @@ def transformers(
     (`User: …`, `Assistant: …`); `chat_template_kwargs` is a JSON object for its own, e.g. `{"enable_thinking": false}`.
     A prompt that does not fit the model's positions is a failure.
     """
-    loading = Loading(
-        device=device, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code, revision=revision
-    )
     return Transformers(load_shared(model, "causal", loading), batch=batch, template=chat_template_kwargs)
 
 

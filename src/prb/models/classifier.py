@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from prb.engine.chat import AnswerScorer, Chat, TwoTexts
-from prb.engine.load import DEFAULT_LOADING, Loading, load_shared, shortest_limit
-from prb.errors import BadInput, BadSpec, first_line
+from prb.engine.load import DEFAULT_LOADING, Loading, load_shared, load_tokenizer, shortest_limit
+from prb.errors import BadInput, BadSpec
 from prb.hashing import short_digest
 from prb.models import MODELS
 from prb.models.served import NOT_SERVED, PROBES, PrbServer, ServedHead, Server, Serving
 from prb.types import Query, Scorer
-from prb.weights import resolve_weights
 
 Logit = Literal["auto"] | int
 Input = Literal["auto", "chat", "pair"]
@@ -150,16 +149,7 @@ def _served(logit: Logit, input: Input, system: str | None, loading: Loading, se
     if quirk.read != "logits" or quirk.kind != "classifier":
         raise BadInput(f"{about.model}: its reward is not among the logits that a server gives; use path=…")
     chosen, layout = logit if logit != "auto" else quirk.logit, input if input != "auto" else quirk.layout
-    source = serving.tokenizer or about.tokenizer or about.source
-    import transformers
-
-    try:
-        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
-            resolve_weights(source), revision=loading.revision, trust_remote_code=loading.trust_remote_code
-        )
-    except Exception as error:  # damaged or unusual files raise whatever their reader meets first
-        why = first_line(error)
-        raise BadInput(f"cannot load the tokenizer of {source}: {why}; tokenizer=… names a folder or hub id") from None
+    tokenizer = load_tokenizer(serving.tokenizer or about.tokenizer or about.source, loading)
     reader = TwoTexts(tokenizer) if layout == "pair" else Chat(tokenizer, system=system)
     head = ServedHead(server, lambda logits: reward_of(logits, chosen))
     head.check([reader.texts(Query(question=question), [answer])[0] for question, answer in PROBES], tokenizer)

@@ -19,7 +19,7 @@ from prb.types import Ask, Failure, Reward, Scorer
 Norm = Literal["sum", "mean", "length"]
 
 
-def log_probability(lm: str, system: str | None, loading: Loading) -> Scorer:
+def log_probability(lm: str, loading: Loading) -> Scorer:
     """A scorer whose rewards are summed log-probabilities of the answer; `Reward.spoken` counts its tokens."""
     from prb.engine.chat import AnswerScorer, Chat
     from prb.engine.heads import AnswerLogp
@@ -28,9 +28,9 @@ def log_probability(lm: str, system: str | None, loading: Loading) -> Scorer:
     checkpoint = load_shared(lm, "causal", loading)
     head = AnswerLogp(checkpoint)
     return AnswerScorer(
-        Chat(checkpoint.tokenizer, system=system),
+        Chat(checkpoint.tokenizer),
         head.logp,
-        fingerprint=f"logp-{checkpoint.fingerprint}-{system or ''}",
+        fingerprint=f"logp-{checkpoint.fingerprint}-",
         limit=checkpoint.max_length,
         execution=str(head.sharing),
     )
@@ -40,14 +40,13 @@ def log_probability(lm: str, system: str | None, loading: Loading) -> Scorer:
 def likelihood(
     lm: str,
     norm: Literal["sum", "mean", "pmi"] = "pmi",
-    system: str | None = None,
     loading: Loading = DEFAULT_LOADING,
 ) -> Scorer:
     """log p(answer | user, question) of an LLM (lm=folder, hub id or pulled name such as smollm2).
 
     norm: `sum` over tokens, `mean` per token, or `pmi`: minus log p(answer | question), what the user adds.
     """
-    logp = log_probability(lm, system, loading)
+    logp = log_probability(lm, loading)
     name = f"likelihood-{norm}-{logp.fingerprint}"
     if norm == "pmi":
         return LogRatio(name, logp, logp, baseline_sees_user=False)
@@ -60,7 +59,6 @@ def implicit(
     reference: str | None = None,
     beta: Positive = 0.1,
     norm: Norm = "sum",
-    system: str | None = None,
     loading: Loading = DEFAULT_LOADING,
 ) -> Scorer:
     """Reward of a DPO-style policy: β(log π − log π_ref) with reference=…, or reference-free without.
@@ -68,8 +66,8 @@ def implicit(
     norm: `sum` over the answer's tokens (DPO), `mean` per token (SimPO), `length` divides by √tokens. An adapter is put
     on the policy only, so `policy=base&adapter=…&reference=base` scores a LoRA-trained policy against its base.
     """
-    ours = log_probability(policy, system, loading)
-    theirs = log_probability(reference, system, replace(loading, adapter=None)) if reference else None
+    ours = log_probability(policy, loading)
+    theirs = log_probability(reference, replace(loading, adapter=None)) if reference else None
     name = f"implicit-{beta}-{norm}-{ours.fingerprint}-{theirs.fingerprint if theirs else 'none'}"
     return LogRatio(name, ours, theirs, norm=norm, scale=beta)
 

@@ -9,7 +9,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from prb.errors import unknown
 from prb.types import Choice, Post, Query, Turn
 
 PolicyPrompt = Literal["prb", "paper"]
@@ -46,11 +45,7 @@ def _code(text: str, salt: int = 0) -> str:
 
 @cache
 def load(name: str) -> str:
-    folder = files(__name__)
-    known = {entry.name.removesuffix(".txt") for entry in folder.iterdir() if entry.name.endswith(".txt")}
-    if name not in known:
-        raise unknown("prompt", name, known)
-    return (folder / f"{name}.txt").read_text("utf-8")
+    return (files(__name__) / f"{name}.txt").read_text("utf-8")
 
 
 def render(query: Query) -> str:

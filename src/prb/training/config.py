@@ -126,9 +126,7 @@ class FullConfig(OutputConfig, UserConfig, TrainingRows):
     lr: Positive | None = None
     """Peak learning rate of AdamW; default 1e-5, with LoRA 1e-4."""
     batch: Count = 8
-    """Pairs per forward pass and device."""
-    accumulate: Rare[Count] = 1
-    """Forward passes per update of the weights."""
+    """Pairs per update and device."""
     validation: Rare[BelowOne] = 0.1
     """Share of users held out for the report; 0 trains on all of them."""
     seed: Seed = 0

@@ -24,7 +24,6 @@ from accelerate import PartialState
 from peft import LoraConfig
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
 
-from prb import __version__
 from prb.data.load import Dataset
 from prb.engine.chat import Chat, Text, common_prefix, fit
 from prb.engine.load import Checkpoint, Loading, load
@@ -35,7 +34,7 @@ from prb.progress import SILENT, Progress
 from prb.runs import Finished, RunFolder, read_json, write_json
 from prb.stats.estimate import codes
 from prb.training.config import LORA_ALPHA, FullConfig
-from prb.training.learning import open_training, split_off
+from prb.training.learning import open_training, provenance, split_off
 from prb.types import Failure, Pair, Query, TrainedOn
 from prb.weights import make_readable
 from prb.work import chunks
@@ -191,7 +190,6 @@ def make_trainer(config: FullConfig, base: Checkpoint, rows: TokenRows, progress
         "warmup_steps": WARMUP,
         "per_device_train_batch_size": config.batch,
         "per_device_eval_batch_size": config.batch,
-        "gradient_accumulation_steps": config.accumulate,
         "activation_checkpointing" if renamed else "gradient_checkpointing": on_gpu,
         "bf16": on_gpu and config.options.dtype != "fp32",
         "use_cpu": config.options.device == "cpu",
@@ -279,23 +277,14 @@ def describe(
     """The card. `history` is what was logged since the first step."""
     losses = [{"step": entry["step"], "loss": float(entry["loss"])} for entry in history if "loss" in entry]
     held_out = [entry for entry in history if "eval_loss" in entry]
-    return {
+    card = provenance(config, dataset)
+    card["data"] |= {"users": len(set(dataset.index.users)), **rows.counts}
+    return card | {
         "format": FORMAT,
-        "prb": __version__,
         "method": config.method,
         "model": config.model_spec,
         "base": config.base,
         "base_fingerprint": base,
-        "data": {
-            "name": dataset.name,
-            "fingerprint": dataset.fingerprint,
-            "split": dataset.split,
-            "rows": len(dataset),
-            "users": len(set(dataset.index.users)),
-            **rows.counts,
-        },
-        "train": config.saved(),
-        "seed": config.seed,
         "trained_on": TrainedOn.of(item for item in dataset if item.id not in rows.held_ids).as_card(),
         "curve": losses[:: 1 + len(losses) // CURVE],
         "held_out": [{"step": entry["step"], "loss": float(entry["eval_loss"])} for entry in held_out],

@@ -17,6 +17,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from prb import __version__
 from prb.config import RankerName
 from prb.data.load import Dataset, deal, load, training_split
 from prb.data.named.mirror import Lesson
@@ -31,6 +32,7 @@ from prb.progress import SILENT, Progress
 from prb.runs import draft
 from prb.stats.estimate import codes, share
 from prb.stats.paired import Twins, person_effect
+from prb.training.config import FullConfig, TrainConfig
 from prb.types import Ask, Estimate, Failure, Pair, Query, Tested
 from prb.work import chunks
 
@@ -104,6 +106,12 @@ def open_training(spec: str, split: str | None, limit: int | None = None) -> Dat
         raise BadInput(f"--split {split}: a model that is trained on the test rows cannot be tested on them")
     source = open_source(spec)
     return load(source, split=split or training_split(source), limit=limit)
+
+
+def provenance(config: TrainConfig | FullConfig, dataset: Dataset) -> dict[str, Any]:
+    """What every card says of its training."""
+    data = {"name": dataset.name, "fingerprint": dataset.fingerprint, "split": dataset.split, "rows": len(dataset)}
+    return {"prb": __version__, "data": data, "train": config.saved(), "seed": config.seed}
 
 
 def prepare(dataset: Dataset, features: Features, *, joint: bool, k: int, progress: Progress = SILENT) -> Examples:

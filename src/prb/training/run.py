@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from prb import __version__
 from prb.config import ConditionName, UserConfig
 from prb.data.load import Dataset, load
 from prb.engine.executors import Executor, open_executor
@@ -20,7 +19,7 @@ from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.models.personal.collaborative import Collaborative, fit, ratings_of, save_factors, votes_by_user
 from prb.models.personal.features import Features, features_of
-from prb.models.personal.head import CARD, Head, Personal, infer_codes, read_card, save
+from prb.models.personal.head import CARD, Head, Personal, read_card, save
 from prb.models.personal.methods import METHODS, Matcher
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
@@ -41,6 +40,7 @@ from prb.training.learning import (
     learn,
     open_training,
     prepare,
+    provenance,
     results,
     split_off,
     support_and_scored,
@@ -82,20 +82,8 @@ class Tried:
 
 def card_of(config: TrainConfig, dataset: Dataset, features: Features, fitted_on: dict[str, int]) -> dict[str, Any]:
     """What `card.json` says of every head beside its format and method."""
-    return {
-        "prb": __version__,
-        "features": config.features,
-        "features_fingerprint": features.fingerprint,
-        "data": {
-            "name": dataset.name,
-            "fingerprint": dataset.fingerprint,
-            "split": dataset.split,
-            "rows": len(dataset),
-        },
-        "fitted_on": fitted_on,
-        "train": config.saved(),
-        "seed": config.seed,
-    }
+    about = {"features": config.features, "features_fingerprint": features.fingerprint, "fitted_on": fitted_on}
+    return provenance(config, dataset) | about
 
 
 def train(config: TrainConfig | FullConfig, *, progress: Progress = SILENT) -> Finished:
@@ -212,8 +200,7 @@ def validate(
     for row in support:
         pair = pairs[int(row)]
         histories.setdefault(pair.user, []).append(Choice(pair.question, *pair.contrast))
-    codes = dict(zip(histories, infer_codes(head, features, list(histories.values())), strict=True))
-    model = Personal(head, features, "validation", codes)
+    model = Personal(head, features, "validation")
     donors = load(dataset.source, split=dataset.split, donors=True)
     shown = UserConfig(k=config.k)
     builder = QueryBuilder.of(shown, donors, PLANNERS.make(shown.planner), reader=model, seed=config.seed)
@@ -221,8 +208,11 @@ def validate(
     by_condition = {condition: np.full(len(rows), np.nan) for condition in CONDITIONS}
     """Reward of chosen minus reward of rejected, NaN where there is none."""
     for condition, margins in by_condition.items():
-        built = {n: builder.build(pairs[int(row)], condition) for n, row in enumerate(rows)}
-        queries = {n: made.query for n, made in built.items() if isinstance(made, Built)}
+        queries = {}
+        for n, row in enumerate(rows):
+            if isinstance(made := builder.build(pairs[int(row)], condition), Built):
+                choices = made.query.choices or tuple(histories.get(made.query.user or "", ()))
+                queries[n] = replace(made.query, choices=choices)
         asks = [Ask(query, answer) for n, query in queries.items() for answer in pairs[int(rows[n])].contrast]
         scores = np.array([np.nan if isinstance(s, Failure) else float(s) for s in model.score(asks)])
         margins[list(queries)] = scores[::2] - scores[1::2]

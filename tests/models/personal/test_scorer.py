@@ -40,8 +40,8 @@ def lore_head() -> Head:
     return Head("lore?rank=2", {"basis": basis, "people": people}, UNSCALED, np.zeros(2), known)
 
 
-def scorer(head: Head, **changes: Any) -> Personal:
-    return Personal(head, make_features("static"), "test", **changes)
+def scorer(head: Head) -> Personal:
+    return Personal(head, make_features("static"), "test")
 
 
 def test_a_head_comes_back_from_disk_with_the_same_scores(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
 
     @property
     def weights(self) -> dict[str, Any]:
-        """What the policy's spec says: `model`, and the options that are given."""
+        """What the policy's spec says: `model`, `loading`, and other options that are given."""
         return LLMS.check(parse_llm(self.policy))
 
     @property

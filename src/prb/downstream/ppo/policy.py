@@ -24,7 +24,7 @@ from prb.data.source import open_source
 from prb.downstream.answers import clean
 from prb.downstream.ppo import PpoConfig
 from prb.engine.chat import fit
-from prb.engine.load import Checkpoint, Loading, load
+from prb.engine.load import Checkpoint, load
 from prb.errors import BadInput, MissingExtra
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
@@ -294,15 +294,13 @@ class Learner:
 
 
 def load_learner(config: PpoConfig) -> Learner:
-    spec, lora, options = config.policy, config.lora, config.weights
-    if lora and "adapter" in options:
+    spec, lora, loading = config.policy, config.lora, config.weights["loading"]
+    if lora and loading.adapter:
         raise BadInput(f"policy {spec}: lora would put adapters on top of an adapter; merge that one first")
-    if options.get("dtype", "auto") not in ("auto", "fp32"):
+    if loading.dtype not in ("auto", "fp32"):
         raise BadInput(f"policy {spec}: weights stay in 32 bits in training; GPUs compute in bf16 anyway")
-    taken = ("device", "adapter", "trust_remote_code", "revision")
-    loading = Loading(dtype="fp32", **{key: options[key] for key in taken if key in options})
     # not the shared copy: a reward model of the same run may use these weights, and training changes ours
-    checkpoint = load(options["model"], "causal", loading)
+    checkpoint = load(config.weights["model"], "causal", replace(loading, dtype="fp32"))
     lm = checkpoint.model
     trunk = copy.deepcopy(lm.base_model) if config.recipe.separate_critic else None
     reference = with_lora(lm, lora, config.seed) if lora else copy.deepcopy(lm).requires_grad_(False)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from prb.cache import Memo
 from prb.data.retrieve import top_posts
+from prb.engine.load import cached_commit
 from prb.errors import BadInput, MissingExtra
 from prb.hashing import digest
 from prb.models import execution_of
@@ -221,11 +222,9 @@ def fingerprint(folder: Path, names: Sequence[str] = (WEIGHTS, CARD, USERS)) -> 
 class Personal:
     """A trained head as a scorer."""
 
-    def __init__(self, head: Head, features: Features, name: str, codes: Mapping[str, Floats] | None = None) -> None:
-        """`codes`: what is known of users by name, beside those that the head was trained on."""
+    def __init__(self, head: Head, features: Features, name: str) -> None:
         self.fingerprint, self.execution = f"personal-{name}", execution_of(features)
         self.head, self._features = head, features
-        self._codes = {**head.codes, **(codes or {})}
         self._inferred: Memo[Floats] = Memo(capacity=REMEMBERED_USERS)
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
@@ -233,7 +232,7 @@ class Personal:
         method, visible = self.head.method, []
         for query, answer in asks:
             choices = query.choices if method.code_size else ()
-            user = query.user if query.user in self._codes and not choices else None
+            user = query.user if query.user in self.head.codes and not choices else None
             shown = query if method.joint or method.uses_posts else replace(query, posts=(), plan=())
             visible.append(Ask(replace(shown, user=user, choices=choices), answer))
         distinct = list(dict.fromkeys(visible))
@@ -261,7 +260,7 @@ class Personal:
 
         inferred = iter(self._inferred.map(infer, histories, keys))
         prior_mean = self.head.prior_mean
-        codes = [next(inferred) if q.choices else self._codes.get(q.user or "", prior_mean) for q in queries]
+        codes = [next(inferred) if q.choices else self.head.codes.get(q.user or "", prior_mean) for q in queries]
         return np.stack([prior_mean if isinstance(code, Failure) else code for code in codes])
 
 
@@ -284,12 +283,7 @@ def load_personal(folder: Path) -> Personal:
     source = Spec.parse(card["features"]).options.get("lm")
     if source and not Path(where := resolve_weights(source)).exists():
         with suppress(ImportError):
-            from huggingface_hub import try_to_load_from_cache
-
-            cached = None
-            with suppress(ValueError):  # not a name that a hub could know
-                cached = try_to_load_from_cache(where, "config.json")
-            if not isinstance(cached, str):
+            if not cached_commit(where):
                 raise BadInput(f"{folder} is a head on {source!r}, which is not on this machine; download it first")
     features = features_of(card, folder)
     if features.fingerprint != card["features_fingerprint"]:
