@@ -19,7 +19,7 @@ from msgspec import Struct, convert, to_builtins
 from prb.downstream.bon import BonSummary
 from prb.downstream.columns import PLURAL
 from prb.downstream.correlate import CorrelationSummary, ModelSet
-from prb.downstream.ppo import ANSWERS, CURVES, PpoSummary, read_curves
+from prb.downstream.ppo import CURVES, PpoSummary, read_curves
 from prb.errors import MissingExtra
 from prb.evaluation.audit import AuditSummary, VoteShares
 from prb.grading.license import LICENSE, License
@@ -41,7 +41,7 @@ from prb.reporting.format import (
     points,
     stars,
 )
-from prb.runs import SUMMARY, Finished, read_lines
+from prb.runs import SUMMARY, Finished
 from prb.stats.paired import LEVEL
 from prb.study.agreement import AgreementSummary, verdict
 from prb.work import Planned, count_reasons
@@ -507,13 +507,6 @@ class Ppo(Run):
     message: str = ""
     """What to show if verl trained, which writes no summary."""
     typed = decoded(PpoSummary)
-
-    @cached_property
-    def clusters(self) -> int:
-        """Of the held-out prompts; at most their number, if their answers are not in the folder."""
-        if not (answers := self.folder / ANSWERS).exists():
-            return self.typed.held_out.prompts
-        return len({line["cluster"] for line in read_lines(answers)})
 
     @cached_property
     def curves(self) -> list[dict[str, float]]:
