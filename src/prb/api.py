@@ -170,11 +170,10 @@ def evaluate(
 ) -> Evaluation:
     """Score reward models on a personalized benchmark; run or resume.
 
-    `models` lists specs, reward models of your own and plain functions, `fn(prompt, response)` or `fn(asks)`; or it
-    maps names to them: all that are evaluated, or those in `model` that are no specs. `dataset` may be a data frame or
-    a list of rows. `hooks` are objects that follow the run (see `prb.hooks`). Raises, with the result attached,
-    `GateFailed` if a `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of the rows
-    failed.
+    `models` lists specs, reward models of your own and plain functions `fn(prompt, response)`; or it maps names to
+    them: all that are evaluated, or those in `model` that are no specs. `dataset` may be a data frame or a list of
+    rows. `hooks` are objects that follow the run (see `prb.hooks`). Raises, with the result attached, `GateFailed` if a
+    `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of the rows failed.
     """
     from prb.evaluation.config import check_failures, require
     from prb.evaluation.run import evaluate as run

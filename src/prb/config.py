@@ -167,7 +167,7 @@ def config(cls: type[T]) -> type[T]:
     return pydantic_dataclass(frozen=True, kw_only=True, config=options)(cls)  # type: ignore[return-value]
 
 
-ONLY_GIVEN = frozenset({"out", "hook", "engine", "tracker", "launch", "reward_url", "url"})
+ONLY_GIVEN = frozenset({"out", "hook", "engine"})
 """Settings that write, call or run something: only the command line and Python set them, never a file."""
 
 
@@ -176,8 +176,7 @@ class Settings:
     """What all classes of settings share."""
 
     verb: ClassVar[str] = ""
-    from_file: ClassVar[bool] = False
-    """Whether `--config FILE_OR_RUN` repeats the settings of an earlier run."""
+    """The name of these settings in `config.json`, if `--config FILE_OR_RUN` repeats those of an earlier run."""
     presentation: ClassVar[frozenset[str]] = frozenset({"json", "quiet"})
     """Fields that cannot change a result, so a resumed run may differ in them; a class names its own."""
 
@@ -279,7 +278,6 @@ rehearsed_in: ContextVar[Callable[[Path], Path]] = ContextVar("rehearsed_in", de
 class OutputConfig(Settings):
     """Where results go."""
 
-    from_file: ClassVar[bool] = True
     presentation: ClassVar[frozenset[str]] = frozenset({"out"})
 
     out: Place | None = None

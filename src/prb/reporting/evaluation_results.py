@@ -10,7 +10,7 @@ prb.open_run("runs/mirror-1a2b3c4d")        # the same object from its folder
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import convert, to_builtins
 
 from prb.data.load import LINKED
-from prb.errors import BadInput, unknown
+from prb.errors import BadInput, MissingExtra, unknown
 from prb.evaluation.compare import ComparisonSummary
 from prb.reporting.format import (
     MISSING,
@@ -34,7 +34,7 @@ from prb.reporting.format import (
     stars,
     table_of,
 )
-from prb.reporting.results import Result, Run, data_frame, significant
+from prb.reporting.results import Result, Run, significant
 from prb.runs import OUTCOMES, read_lines
 from prb.stats.paired import UNTESTED
 from prb.summary import (
@@ -146,6 +146,15 @@ class Evaluation(Run):
 
     def footer(self) -> str:
         return f"run: {self.folder}   site: prb report {self.folder}"
+
+
+def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    try:
+        from pandas import DataFrame, json_normalize
+    except ImportError:
+        raise MissingExtra("a data frame", "pandas") from None
+    flat = json_normalize(list(rows))
+    return flat if len(flat) else DataFrame()
 
 
 def user_rows(table: UserTable) -> Iterator[dict[str, Any]]:
@@ -563,9 +572,6 @@ class Comparison(Run):
 
     def footer(self) -> str:
         return ""
-
-    def frame(self) -> DataFrame:
-        return data_frame(self.summary["comparisons"])
 
 
 def comparison(content: Result) -> Table:

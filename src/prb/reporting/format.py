@@ -7,10 +7,10 @@ import io
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from html import escape
-from itertools import zip_longest
+from itertools import chain, count, zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
@@ -116,6 +116,16 @@ def without_folders(text: str) -> str:
 
 def shortened(name: str, most: int = 40) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def distinct(names: Iterable[str], mark: str = " ") -> list[str]:
+    """The names in order; one that was there before, in any case, has a number."""
+    taken: list[str] = []
+    for name in names:
+        numbered = (f"{name}{mark}{number}" for number in count(2))
+        free = (one for one in chain([name], numbered) if one.lower() not in map(str.lower, taken))
+        taken.append(next(free))
+    return taken
 
 
 # --- files ---
