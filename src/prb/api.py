@@ -310,10 +310,6 @@ def correlate(config: CorrelateConfig, *, progress: Progress) -> Correlation:
     sentences = correlation_sentences(found)
     result = Correlation(config.out or Path(), {**msgspec.to_builtins(found), "sentences": sentences})
     if config.out is not None:
-        try:
-            config.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"{config.out} cannot be written to: {error.strerror}") from None
         listed = "\n".join(f"- {sentence}" for sentence in sentences)
         write_bytes(config.out / "table.md", "\n".join([*map(markdown, result.tables()), listed, ""]).encode())
         write_json(config.out / Correlation.file, result.summary)

@@ -37,7 +37,6 @@ def as_dataset(dataset: Any) -> str:
         raise BadInput(f"rows must hold texts, numbers, lists and maps: {error}") from None
     path = Path("runs") / f"rows-{short_digest(rows)}.jsonl"
     if not path.exists():
-        path.parent.mkdir(exist_ok=True)
         write_lines(path, rows)
     return str(path)
 

@@ -486,9 +486,6 @@ def _caveats(summary: Summary, shown: str) -> Iterator[str]:
         yield f"Noise ceiling: {agreement} ({votes}); accuracies are not corrected for it."
     elif data.noise_ceiling is None:
         yield "Noise ceiling: unknown, since nobody voted twice on the same prompt and answers."
-    if data.name.startswith("personalrewardbench"):
-        means = [f"{result.model} {percent(result.users.mean)}" for result in results if result.condition == shown]
-        yield f"Mean accuracy over users under {shown}, as PersonalRewardBench reports it: {', '.join(means)}."
     if data.chance is not None:
         chance = percent(data.chance)
         yield f"A row counts as correct if a right answer is ranked first; a coin would score {chance}."

@@ -166,10 +166,6 @@ def export(config: ExportConfig, *, progress: Progress = SILENT) -> list[Path]:
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{path.parent} cannot be a folder: {error.strerror or error}") from None
     write_bytes(path, content)
     return path
 

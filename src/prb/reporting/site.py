@@ -139,20 +139,14 @@ def check_target(out: Path) -> None:
 
 def write_site(inputs: Inputs, out: Path, *, figures: bool = False, progress: Progress = SILENT) -> Path:
     """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`."""
-    target = out.resolve()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        check_target(out)
-        with draft(target) as folder:
-            write_pages(folder, inputs, progress)
-            if figures:  # gain and control of every dataset; other verbs leave their figures in their own folders
-                progress.begin("figures")
-                (folder / "figures").mkdir()
-                for group in inputs.groups:
-                    if any(contrast.value is not None for contrast in group.summary.contrasts):
-                        contrasts(group.summary, folder / "figures" / f"gain-control-{group.id}.svg")
-    except OSError as error:
-        raise BadInput(f"{out} cannot be written: {error.strerror or error}") from None
+    check_target(out)
+    with draft(out.resolve()) as folder:
+        write_pages(folder, inputs, progress)
+        if figures:  # gain and control of every dataset; other verbs leave their figures in their own folders
+            progress.begin("figures")
+            for group in inputs.groups:
+                if any(contrast.value is not None for contrast in group.summary.contrasts):
+                    contrasts(group.summary, folder / "figures" / f"gain-control-{group.id}.svg")
     return out / "index.html"
 
 
