@@ -78,8 +78,6 @@ def test_a_result_becomes_data_frames(result: Evaluation) -> None:
     assert len(summary) == 6
     assert {"model", "condition", "accuracy.value", "accuracy.low", "gain.p"} <= set(summary.columns)
     assert len(result.frame("outcomes")) == 2 * 3 * 12
-    users = result.frame("users")
-    assert set(users["user"]) == {f"{side}{n}" for side in "ab" for n in range(6)}
 
 
 def test_a_notebook_shows_an_escaped_table(data: Path, tmp_path: Path) -> None:

@@ -47,14 +47,12 @@ from prb.summary import (
     RatingResult,
     Retest,
     Summary,
-    UserTable,
 )
 from prb.types import Estimate, Tested
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FRAMES = Literal["summary", "outcomes", "users"]
 SHOWN_FAILURES = 8
 COUNTS = frozenset({"ties", "unparsed", "failed"})
 """Columns that the short table leaves out if they are 0 for every model: nothing went wrong."""
@@ -85,11 +83,6 @@ class Evaluation(Run):
         """The summary as objects."""
         return Summary.read(self.summary, self.folder)
 
-    @cached_property
-    def users(self) -> UserTable:
-        """The content of `users.json`."""
-        return UserTable.of_run(self.folder)
-
     @property
     def models(self) -> list[str]:
         return self.typed.models
@@ -118,12 +111,10 @@ class Evaluation(Run):
             raise unknown("condition of this run", condition, self.conditions)
         return result.estimate(key) or UNKNOWN
 
-    def frame(self, of: FRAMES = "summary") -> DataFrame:
-        """One row per model and condition, per outcome, or per user, model and condition."""
+    def frame(self, of: Literal["summary", "outcomes"] = "summary") -> DataFrame:
+        """One row per model and condition, or per outcome."""
         if of == "outcomes":
             return data_frame(read_lines(self.folder / OUTCOMES))
-        if of == "users":
-            return data_frame(user_rows(self.users))
         contrasts = [c for c in self.typed.contrasts if c.condition and METRICS[c.kind].column]
         rows = [dict(row) for row in self.summary["results"]]
         for row in rows:
@@ -155,14 +146,6 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
         raise MissingExtra("a data frame", "pandas") from None
     flat = json_normalize(list(rows))
     return flat if len(flat) else DataFrame()
-
-
-def user_rows(table: UserTable) -> Iterator[dict[str, Any]]:
-    """One row per user, model and condition."""
-    for row in table.results:
-        for user, *numbers in zip(table.users, *row.columns.values(), strict=True):
-            about = {"user": user, "model": row.model, "condition": row.condition}
-            yield about | dict(zip(row.columns, numbers, strict=True))
 
 
 # --- the verdict ---

@@ -29,7 +29,7 @@ from prb.evaluation.outcomes import read_outcomes
 from prb.hashing import digest
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias, typed_options
-from prb.reporting.evaluation_results import numbers_table, user_rows
+from prb.reporting.evaluation_results import numbers_table
 from prb.reporting.format import as_csv, distinct, table_of
 from prb.reporting.gather import EvaluationRun, dataset_of, explain_damage, inside, kind_of, read_run
 from prb.runs import OUTCOMES, read_lines, write_bytes
@@ -417,6 +417,14 @@ def write_tables(run: ExportedRun, out: Path) -> list[Path]:
         "users": table_of(list(user_rows(UserTable.of_run(folder)))),
     }
     return [write_file(out / f"{name}.csv", as_csv(table).encode()) for name, table in tables.items()]
+
+
+def user_rows(table: UserTable) -> Iterator[dict[str, Any]]:
+    """One row per user, model and condition."""
+    for row in table.results:
+        for user, *numbers in zip(table.users, *row.columns.values(), strict=True):
+            about = {"user": user, "model": row.model, "condition": row.condition}
+            yield about | dict(zip(row.columns, numbers, strict=True))
 
 
 class Format(NamedTuple):
