@@ -377,9 +377,9 @@ def label(head: tuple[str, str]) -> str:
     return f"{method} on {PREFEVALS[part]}"
 
 
-def learning_curve(curves: Mapping[str, Sequence[dict[str, Any]]], *paths: Path, title: str) -> None:
+def learning_curve(curves: Mapping[str, Sequence[dict[str, Any]]], path: Path, title: str) -> None:
     """Accuracy against the number of labeled pairs of a user, one line per method."""
-    with drawing(*paths, width=6, height=4, alt=f"Accuracy against labeled pairs of the user. {title}") as figure:
+    with drawing(path, width=6, height=4, alt=f"Accuracy against labeled pairs of the user. {title}") as figure:
         axes = figure.add_subplot()
         for n, (name, points) in enumerate(curves.items()):
             estimates = [point["accuracy"] for point in points]

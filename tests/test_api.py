@@ -78,8 +78,6 @@ def test_a_result_becomes_data_frames(result: Evaluation) -> None:
     assert len(summary) == 6
     assert {"model", "condition", "accuracy.value", "accuracy.low", "gain.p"} <= set(summary.columns)
     assert len(result.frame("outcomes")) == 2 * 3 * 12
-    users = result.frame("users")
-    assert set(users["user"]) == {f"{side}{n}" for side in "ab" for n in range(6)}
 
 
 def test_a_notebook_shows_an_escaped_table(data: Path, tmp_path: Path) -> None:
@@ -94,7 +92,7 @@ def test_a_notebook_shows_an_escaped_table(data: Path, tmp_path: Path) -> None:
 def test_a_run_is_opened_again_from_its_folder(result: Evaluation, tmp_path: Path) -> None:
     again = prb.open_run(result.folder)
     assert isinstance(again, Evaluation)
-    assert (again.summary, again.users) == (result.summary, result.users)
+    assert again.summary == result.summary
     with pytest.raises(BadInput, match="is not a run"):
         prb.open_run(tmp_path)
 
@@ -119,7 +117,7 @@ def test_correlate_writes_its_folder(tmp_path: Path) -> None:
 
 def test_compare_report_and_audit_return_objects(result: Evaluation, data: Path, tmp_path: Path) -> None:
     comparison = prb.compare(run_a=result.folder, run_b=result.folder, model_a="length", model_b="random")
-    assert len(comparison.frame()) == 3
+    assert len(comparison.summary["comparisons"]) == 3
     assert prb.report([result.folder], out=tmp_path / "site", quiet=True) == tmp_path / "site" / "index.html"
     audit = prb.audit(dataset=data, out=tmp_path / "audit", quiet=True)
     assert isinstance(prb.open_run(tmp_path / "audit"), Audit)

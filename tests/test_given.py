@@ -39,8 +39,8 @@ def test_functions_objects_and_specs_are_evaluated_on_rows_at_hand(as_frame: boo
     if as_frame:
         pandas = pytest.importorskip("pandas", reason="needs the pandas extra")
         data = pandas.DataFrame([*ROWS[:-1], {**ROWS[-1], "category": "x"}])  # the others have NaN there
-    batch = lambda asks: [0.0 for _ in asks]  # noqa: E731
-    result = prb.evaluate(models=[shortest, Longest(), "length", batch], dataset=data, condition="none", quiet=True)
+    same = lambda prompt, response: 0.0  # noqa: E731
+    result = prb.evaluate(models=[shortest, Longest(), "length", same], dataset=data, condition="none", quiet=True)
     found = {model: result.accuracy(model, "none").value for model in ("shortest", "Longest", "length", "function")}
     assert found == {"shortest": 1.0, "Longest": 0.0, "length": 0.0, "function": 0.5}
 
@@ -51,10 +51,10 @@ def test_rows_of_a_frame_of_arrays_are_the_same_rows(tmp_path: Path) -> None:
     assert as_dataset(pandas.read_parquet(tmp_path / "rows.parquet")) == as_dataset(ROWS)
 
 
-def test_times_are_texts_and_missing_ones_are_left_out() -> None:
+def test_times_are_texts_and_missing_ones_are_null() -> None:
     pandas = pytest.importorskip("pandas", reason="needs the pandas extra")
     frame = pandas.DataFrame([{**ROWS[0], "at": pandas.Timestamp("2026-01-02")}, ROWS[1]])
-    assert as_dataset(frame) == as_dataset([{**ROWS[0], "at": "2026-01-02T00:00:00"}, ROWS[1]])
+    assert as_dataset(frame) == as_dataset([{**ROWS[0], "at": "2026-01-02T00:00:00"}, {**ROWS[1], "at": None}])
 
 
 def test_a_map_names_objects_functions_and_specs() -> None:

@@ -150,7 +150,7 @@ def test_settings_that_come_as_a_dataclass_are_options_like_any_other():
 
     assert made.make("chair?legs=4&coats=2").settings == {"legs": 4, "finish": Finish(coats=2)}
     assert made.make("chair?legs=4").settings["finish"] == Finish()
-    assert made.options("chair") == ["legs", "coats=1", "colour=oak"]
+    assert made.about("chair").options == ["legs", "coats=1", "colour=oak"]
     with pytest.raises(BadSpec, match=r"tool 'chair': coats='many': Input should be a valid integer"):
         made.make("chair?legs=4&coats=many")
     with pytest.raises(UnknownName, match=r"no option of tool 'chair' named 'color'; did you mean 'colour'"):
@@ -159,9 +159,9 @@ def test_settings_that_come_as_a_dataclass_are_options_like_any_other():
 
 def test_a_summary_is_the_first_line_and_options_show_their_defaults():
     made = tools()
-    assert made.summary("hammer") == "Drives nails."
-    assert made.options("hammer")[:3] == ["size", "weight=1.5", "steel=False"]
-    assert made.options("rope") == []
+    assert made.about("hammer").what == "Drives nails."
+    assert made.about("hammer").options[:3] == ["size", "weight=1.5", "steel=False"]
+    assert made.about("rope").options == []
 
 
 def test_two_things_cannot_share_a_name():
@@ -205,8 +205,8 @@ def test_a_broken_package_harms_no_other_name(load, why, monkeypatch):
     assert made.make("hammer?size=1").settings["size"] == 1
     assert made.make("drill") == Tool({"drill": 1})
     assert list(made) == ["drill", "hammer", "rope", "saw"]
-    assert why in made.summary("saw")
-    assert made.options("saw") == []
+    assert why in made.about("saw").what
+    assert made.about("saw").options == []
     with pytest.raises(BadSpec, match=f"tool 'saw' of other.module:factory cannot be used: {why}"):
         made.make("saw")
 

@@ -170,11 +170,10 @@ def evaluate(
 ) -> Evaluation:
     """Score reward models on a personalized benchmark; run or resume.
 
-    `models` lists specs, reward models of your own and plain functions, `fn(prompt, response)` or `fn(asks)`; or it
-    maps names to them: all that are evaluated, or those in `model` that are no specs. `dataset` may be a data frame or
-    a list of rows. `hooks` are objects that follow the run (see `prb.hooks`). Raises, with the result attached,
-    `GateFailed` if a `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of the rows
-    failed.
+    `models` lists specs, reward models of your own and plain functions `fn(prompt, response)`; or it maps names to
+    them: all that are evaluated, or those in `model` that are no specs. `dataset` may be a data frame or a list of
+    rows. `hooks` are objects that follow the run (see `prb.hooks`). Raises, with the result attached, `GateFailed` if a
+    `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of the rows failed.
     """
     from prb.evaluation.config import check_failures, require
     from prb.evaluation.run import evaluate as run
@@ -311,10 +310,6 @@ def correlate(config: CorrelateConfig, *, progress: Progress) -> Correlation:
     sentences = correlation_sentences(found)
     result = Correlation(config.out or Path(), {**msgspec.to_builtins(found), "sentences": sentences})
     if config.out is not None:
-        try:
-            config.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"{config.out} cannot be written to: {error.strerror}") from None
         listed = "\n".join(f"- {sentence}" for sentence in sentences)
         write_bytes(config.out / "table.md", "\n".join([*map(markdown, result.tables()), listed, ""]).encode())
         write_json(config.out / Correlation.file, result.summary)

@@ -167,7 +167,7 @@ def config(cls: type[T]) -> type[T]:
     return pydantic_dataclass(frozen=True, kw_only=True, config=options)(cls)  # type: ignore[return-value]
 
 
-ONLY_GIVEN = frozenset({"out", "hook", "engine", "tracker", "launch", "reward_url", "url"})
+ONLY_GIVEN = frozenset({"out", "hook", "engine"})
 """Settings that write, call or run something: only the command line and Python set them, never a file."""
 
 
@@ -176,8 +176,7 @@ class Settings:
     """What all classes of settings share."""
 
     verb: ClassVar[str] = ""
-    from_file: ClassVar[bool] = False
-    """Whether `--config FILE_OR_RUN` repeats the settings of an earlier run."""
+    """The name of these settings in `config.json`, if `--config FILE_OR_RUN` repeats those of an earlier run."""
     presentation: ClassVar[frozenset[str]] = frozenset({"json", "quiet"})
     """Fields that cannot change a result, so a resumed run may differ in them; a class names its own."""
 
@@ -208,8 +207,6 @@ class Settings:
         """A config, or its fields as keywords, or both: `evaluate(config, k=5)`."""
         if isinstance(settings, cls):
             return cls(**{**{f.name: getattr(settings, f.name) for f in fields(settings)}, **changes})
-        if settings is not None:
-            raise BadInput(f"{cls.__name__} or keyword arguments expected, not {type(settings).__name__}")
         return cls(**changes)
 
     @classmethod
@@ -279,7 +276,6 @@ rehearsed_in: ContextVar[Callable[[Path], Path]] = ContextVar("rehearsed_in", de
 class OutputConfig(Settings):
     """Where results go."""
 
-    from_file: ClassVar[bool] = True
     presentation: ClassVar[frozenset[str]] = frozenset({"out"})
 
     out: Place | None = None
@@ -346,14 +342,14 @@ def read_config(path: Path, settings: type[Settings]) -> dict[str, Any]:
 MESSAGES = {
     "unexpected_keyword_argument": "there is no setting {name!r}",
     "missing": "{name} is required",
-    "int_parsing": "{name} must be a whole number, not {given!r}",
-    "int_type": "{name} must be a whole number, not {given!r}",
-    "float_parsing": "{name} must be a number, not {given!r}",
+    "int_parsing": "{name} must be a whole number, not {given}",
+    "int_type": "{name} must be a whole number, not {given}",
+    "float_parsing": "{name} must be a number, not {given}",
     "greater_than_equal": "{name} must be at least {ge}, not {given}",
     "greater_than": "{name} must be greater than {gt}, not {given}",
     "less_than_equal": "{name} must be at most {le}, not {given}",
     "less_than": "{name} must be less than {lt}, not {given}",
-    "literal_error": "{name} must be {expected}, not {given!r}",
+    "literal_error": "{name} must be {expected}, not {given}",
     "too_short": "{name} must not be empty",
     "value_error": "{name}: {error}",
     "object_given": "{name} must be a spec, such as 'embedding'; objects and functions are given as {name}s=[…]",
@@ -361,19 +357,12 @@ MESSAGES = {
 """By pydantic's kind of error, in the words of this project."""
 
 
-class _Kind(str):
-    """Says what was given, without quotation marks."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
 def _explain(error: Any) -> str:
     name = str(error["loc"][0]) if error["loc"] else ""
     given = error["input"]
     plain = given is None or isinstance(given, str | int | float)
-    given = given if plain else _Kind(f"a {type(given).__name__}")  # perhaps a table of somebody's data
+    shown = repr(given) if plain else f"a {type(given).__name__}"  # perhaps a table of somebody's data
     message = MESSAGES.get(error["type"])
     if message is None:
-        return f"{name}: {error['msg'].removeprefix('Input ')}, not {given!r}"
-    return message.format(name=name, given=given, **error.get("ctx", {})).removeprefix(": ")
+        return f"{name}: {error['msg'].removeprefix('Input ')}, not {shown}"
+    return message.format(name=name, given=shown, **error.get("ctx", {})).removeprefix(": ")

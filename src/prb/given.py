@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import marshal
-import math
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import CodeType
 from typing import Any
+
+import orjson
 
 from prb.errors import BadInput
 from prb.hashing import short_digest
@@ -29,30 +30,24 @@ def as_dataset(dataset: Any) -> str:
         rows = list(dataset)
     else:
         raise BadInput(f"dataset must be a name, a path, a data frame or a list of rows, not {type(dataset).__name__}")
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     try:
-        rows = [_plain(row) for row in rows]
-        path = Path("runs") / f"rows-{short_digest(rows)}.jsonl"
+        rows = orjson.loads(orjson.dumps(rows, default=_plain, option=options))
     except TypeError as error:
         raise BadInput(f"rows must hold texts, numbers, lists and maps: {error}") from None
+    path = Path("runs") / f"rows-{short_digest(rows)}.jsonl"
     if not path.exists():
-        path.parent.mkdir(exist_ok=True)
         write_lines(path, rows)
     return str(path)
 
 
 def _plain(value: Any) -> Any:
-    """As JSON holds it: arrays, as in frames that were read from Parquet, as lists, and times as texts. Empty cells,
-    which data frames fill with NaN or NaT, are left out."""
-    if isinstance(value, Mapping):
-        plain = {str(name): _plain(item) for name, item in value.items()}
-        return {name: item for name, item in plain.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
+    """Arrays of objects, as in frames that were read from Parquet, and times. Empty cells are null."""
     if isinstance(value, date):
         return value.isoformat() if value == value else None  # noqa: PLR0124 - NaT differs from itself
-    return None if isinstance(value, float) and math.isnan(value) else value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def as_models(models: Mapping[str, Any] | Sequence[Any] | None) -> tuple[tuple[str, ...], dict[str, RewardModel]]:
@@ -87,7 +82,7 @@ def _model(model: Any) -> RewardModel:
 
 
 class FunctionModel:
-    """A plain function as a reward model: of (prompt, response), called for every answer, or of all asks at once.
+    """A plain function of (prompt, response) as a reward model.
 
     Its fingerprint covers its code and what it closes over, so that a changed function is another model.
     """
@@ -98,9 +93,9 @@ class FunctionModel:
             for parameter in inspect.signature(function).parameters.values()
             if parameter.default is parameter.empty and parameter.kind in (0, 1)
         ]
-        if len(required) not in (1, 2):
-            raise BadInput(f"{function.__name__} must take (prompt, response), or a list of asks")
-        self._function, self._one_by_one = function, len(required) == 2
+        if len(required) != 2:
+            raise BadInput(f"{function.__name__} must take (prompt, response)")
+        self._function = function
         code, identity = getattr(function, "__code__", None), repr(getattr(function, "__qualname__", function))
         if isinstance(code, CodeType):
             cells = [cell.cell_contents for cell in function.__closure__ or ()]
@@ -109,9 +104,7 @@ class FunctionModel:
         self.fingerprint = f"function-{identity}"
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        if self._one_by_one:
-            return [self._function(ask.query.question, ask.answer) for ask in asks]
-        return list(self._function(asks))
+        return [self._function(ask.query.question, ask.answer) for ask in asks]
 
 
 def _without_place(code: CodeType) -> CodeType:

@@ -20,7 +20,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from prb.errors import BadSpec, explain_import, unknown
 
@@ -152,6 +152,18 @@ class Discovered(Generic[T]):
                 self._broken[point.name] = f"of {package} cannot be used: {type(error).__name__}: {error}"
 
 
+class About(NamedTuple):
+    """A registered name in lists."""
+
+    name: str
+    what: str
+    """In one line; of a name that cannot be used, why."""
+    options: list[str]
+    """As `key=default`, or `key` alone."""
+    about: str
+    """At length."""
+
+
 class Registry(Discovered[Callable[..., T]]):
     """Factories by the name that specs give them."""
 
@@ -194,23 +206,12 @@ class Registry(Discovered[Callable[..., T]]):
         self._discover()
         return iter(sorted({*self._known, *self._broken}))
 
-    def summary(self, name: str) -> str:
-        """One line for a list; for a name that cannot be used, why."""
+    def about(self, name: str) -> About:
         if name in self._broken:
-            return self._broken[name]
-        return (inspect.getdoc(self[name]) or "").split("\n", 1)[0]
-
-    def about(self, name: str) -> dict[str, Any]:
-        """For lists: its name, what it is in one line and at length, and its options as `key=default`."""
-        text = "" if name in self._broken else " ".join((inspect.getdoc(self[name]) or "").split())
-        return {"name": name, "what": self.summary(name), "options": self.options(name), "about": text}
-
-    def options(self, name: str) -> list[str]:
-        """The options a spec may carry, as `key=default`."""
-        if name in self._broken:
-            return []
-        settings = _settings(self[name]).values()
-        return [s.name if s.default is inspect.Parameter.empty else f"{s.name}={s.default}" for s in settings]
+            return About(name, self._broken[name], [], "")
+        text, settings = inspect.getdoc(self[name]) or "", _settings(self[name]).values()
+        options = [s.name if s.default is inspect.Parameter.empty else f"{s.name}={s.default}" for s in settings]
+        return About(name, text.split("\n", 1)[0], options, " ".join(text.split()))
 
     def _check(self, found: Factory[T]) -> None:
         _settings(found)

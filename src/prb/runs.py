@@ -48,8 +48,13 @@ def part_of(path: Path) -> Path:
 
 @contextmanager
 def draft(path: Path) -> Iterator[Path]:
-    """A path beside `path` for a file or folder: it replaces `path` if the block succeeds, and is deleted if not."""
+    """A path beside `path` for a file or folder: it replaces `path` if the block succeeds, and is deleted if not. The
+    folder it lies in is made."""
     part = part_of(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{path.parent} cannot be a folder: {error.strerror or error}") from None
     with writing(path):
         _delete(part)
         try:

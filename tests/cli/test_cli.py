@@ -57,13 +57,6 @@ def test_there_are_not_more_flags_than_anybody_can_learn(prb: Prb) -> None:
     assert len(re.findall(r"^  --[a-z]", prb("evaluate", "--help").out, re.M)) <= 12
 
 
-def test_quiet_is_understood_before_and_after_any_verb(prb: Prb, tmp_path: Path) -> None:
-    words = ("evaluate", "--limit", 2, "--model", "length", "--condition", "none")
-    assert prb("--quiet", *words, "--out", tmp_path / "a").err == ""
-    assert prb(*words, "--quiet", "--out", tmp_path / "b").err == ""
-    assert prb("--quiet", "data", "stats", "--json").code == 0
-
-
 def test_main_exits_with_the_code_of_the_verb() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["evalute"])

@@ -134,7 +134,7 @@ def test_a_build_of_nothing_fails_and_says_why(prb: Prb, files: Files) -> None:
         ("correlate", "give a table, or run folders"),
         ("correlate --bench . --downstream .", "is not a run"),
         ("correlate --bench bench --downstream bon @table", "a table comes first: prb correlate "),
-        ("correlate @table --measure rbo --out @same", "cannot be written to"),
+        ("correlate @table --measure rbo --out @same", "cannot be a folder"),
         ("train", "the following arguments are required: METHOD; see `prb train --help`"),
         ("train lihgt", "did you mean 'light'"),
         ("train light?rnak=3", "rnak"),

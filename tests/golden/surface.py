@@ -89,7 +89,7 @@ def names(prb: Shell) -> Json:
         "prb": list(package.__all__),
         "models": {row["name"]: row["options"] for row in listed["models"]},
         "weights": [row["name"] for row in listed["weights"]],
-        "datasets": {name: package.DATASETS.options(name) for name in package.DATASETS},
+        "datasets": {name: package.DATASETS.about(name).options for name in package.DATASETS},
         "methods": re.findall(r"^  ([a-z-]+)  ", prb.ok("train", "--help").out, re.M),
     }
 

@@ -41,9 +41,7 @@ def ends(before: float, after: float) -> dict[str, Any]:
     return {"before": means[0], "after": means[1], "difference": difference}
 
 
-def ppo_run(
-    folder: Path, *, steps: int = 12, graded: bool = True, stopped: str | None = None, clusters: int = 12
-) -> Path:
+def ppo_run(folder: Path, *, steps: int = 12, graded: bool = True, stopped: str | None = None) -> Path:
     folder.mkdir(parents=True)
     rest = dict.fromkeys((field.name for field in fields(CurveRow)), 0)
     rows = [
@@ -52,7 +50,6 @@ def ppo_run(
     ]
     write_curves(folder / "curves.csv", [CurveRow(**row) for row in rows])
     write_json(folder / "config.json", {"ppo": {}})
-    write_lines(folder / "answers.jsonl", [{"cluster": str(n % clusters)} for n in range(2 * 12)])
     train = {"prompts": 32, "steps": steps, "stopped": stopped, "samples": 32 * steps, "failed": 1, "truncated": 5}
     held = {"prompts": 12, "reward": ends(0.1, 0.9), **({"grade": ends(0.4, 0.55)} if graded else {})}
     summary = {

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given as drawn
-from hypothesis import strategies as st
 
 from prb.errors import BadInput
 from prb.reporting.gather import gather
-from prb.reporting.pages import evidence_data, thinned
+from prb.reporting.pages import evidence_data
 from prb.runs import read_json, write_json
 from prb.study.agreement import summarize
 from tests.reporting.results import correlation, judgments, ppo_run
@@ -30,29 +27,6 @@ def test_steps_a_resumed_run_will_do_again_are_not_shown(tmp_path: Path) -> None
     write_json(folder / "summary.json", {**summary, "train": {**summary["train"], "steps": 4}})
     (found,) = only(evidence_data("downstream", gather([folder])))["ppo"]
     assert found["curves"]["step"] == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(("clusters", "low"), [(2, None), (10, 0.0)])
-def test_means_of_few_clusters_have_no_interval_and_the_page_says_why(
-    clusters: int, low: float | None, tmp_path: Path
-) -> None:
-    (page,) = only(evidence_data("downstream", gather([ppo_run(tmp_path / "ppo", clusters=clusters)])))["ppo"]
-    reward = page["held_out"]["reward"]
-    assert (reward["before"]["low"], reward["difference"]["low"]) == (low, 0.01)
-    expected = "2 clusters of users: too few for the intervals of these means (10 or more)."
-    assert page["few"] == (None if low is not None else expected)
-
-
-@drawn(st.lists(st.floats(-1e6, 1e6), max_size=60), st.integers(1, 20))
-def test_a_thinned_curve_keeps_its_mean_and_stays_short(values: list[float], most: int) -> None:
-    rows: Sequence[Mapping[str, float]] = [{"reward": v} for v in values]
-    short = thinned(rows, most)
-    assert len(short) <= most
-    if len(rows) <= most:
-        assert [row["reward"] for row in short] == values
-    if values and len(values) % max(1, -(-len(values) // most)) == 0:  # stretches of equal length
-        mean = sum(row["reward"] for row in short) / len(short)
-        assert mean == pytest.approx(sum(values) / len(values), abs=1e-6)
 
 
 def test_a_file_and_its_folder_are_the_same_result(tmp_path: Path) -> None:

@@ -150,9 +150,7 @@ def run(args: list[str]) -> int:
 
 
 def _dispatch(args: list[str]) -> None:
-    if "--quiet" in args:  # also before the verb
-        args = [*(word for word in args if word != "--quiet"), "--quiet"]
-    if not args or args[0] in ("-h", "--help", "--help-all", "--quiet"):
+    if not args or args[0] in ("-h", "--help", "--help-all"):
         print(usage())
         return
     if args[0] == "--version":

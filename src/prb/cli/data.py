@@ -12,6 +12,7 @@ from prb.cli.parse import answer, print_json
 from prb.config import ConditionName, Name, Place, Positional, PositionalOrFlag, Settings, config
 from prb.errors import BadInput, PrbError
 from prb.progress import watch
+from prb.registry import About
 from prb.reporting.format import MISSING, Table, number, plural, say, show
 from prb.summary import needs_donors
 from prb.types import Failure, Pair, visible
@@ -100,21 +101,21 @@ def data_list(config: ListConfig) -> None:
 
     rows = [DATASETS.about(name) for name in ([config.name] if config.name else DATASETS)]
     if config.json:
-        print_json(rows)
+        print_json([row._asdict() for row in rows])
     else:
         show(_options(rows[0]) if config.name else _names("Datasets: name?option=value&…", "prb data list NAME", rows))
 
 
-def _names(title: str, command: str, known: Sequence[Mapping[str, Any]]) -> Table:
-    rows = tuple((one["name"], one["what"]) for one in known)
+def _names(title: str, command: str, known: Sequence[About]) -> Table:
+    rows = tuple((one.name, one.what) for one in known)
     return Table(f"{title} (`{command}` shows the options)", ("name", "description"), rows)
 
 
-def _options(about: Mapping[str, Any], title: str = "") -> Table:
+def _options(about: About, title: str = "") -> Table:
     """The options of a model, dataset or LLM with their defaults; an LLM's name is not one of them."""
-    options = [option.partition("=") for option in about["options"] if option != "model" or not title]
+    options = [option.partition("=") for option in about.options if option != "model" or not title]
     rows = tuple((key, value or "empty" if equals else "required") for key, equals, value in options)
-    return Table(title or f"{about['name']}?option=value&…", ("option", "default"), rows, (about["about"],))
+    return Table(title or f"{about.name}?option=value&…", ("option", "default"), rows, (about.about,))
 
 
 def data_check(config: CheckConfig) -> None:
@@ -291,7 +292,7 @@ def models_list(config: ListModelsConfig) -> None:
         checkpoints = [
             {"name": n, "runs": c.paths, "tested": c.tested, "why_not": c.unsupported} for n, c in CATALOGUE.items()
         ]
-        print_json({"models": models, "weights": weights, "checkpoints": checkpoints})
+        print_json({"models": [model._asdict() for model in models], "weights": weights, "checkpoints": checkpoints})
         return
     weight_rows = tuple((n, f"{w.size_mb} MB", w.license, here(n), w.what) for n, w in WEIGHTS.items())
     known_rows = tuple((f"{n}…", c.paths, c.tested or MISSING) for n, c in CATALOGUE.items())
@@ -309,17 +310,18 @@ def _show_model(name: str, *, json: bool) -> None:
     from prb.models.judge import STYLES
 
     about = MODELS.about(name)
-    takes = {option.partition("=")[0] for option in about["options"]}
+    takes = {option.partition("=")[0] for option in about.options}
     styles = STYLES if "style" in takes else {}
-    llms = [LLMS.about(llm) for llm in LLMS if LLMS.options(llm)[1:]] if "llm" in takes else []
+    llms = [llm for llm in map(LLMS.about, LLMS) if llm.options[1:]] if "llm" in takes else []
     if json:
-        print_json({**about, "styles": {style: known.kind for style, known in styles.items()}, "llms": llms})
+        kinds = {style: known.kind for style, known in styles.items()}
+        print_json({**about._asdict(), "styles": kinds, "llms": [llm._asdict() for llm in llms]})
         return
     tables = [_options(about)]
     if styles:
         rows = tuple((style, known.kind, known.reminder) for style, known in styles.items())
         tables.append(Table("style=…", ("style", "kind", "what it asks for"), rows))
-    show(*tables, *(_options(llm, f"llm=({llm['name']}/NAME?option=value&…)") for llm in llms))
+    show(*tables, *(_options(llm, f"llm=({llm.name}/NAME?option=value&…)") for llm in llms))
 
 
 def models_pull(config: PullWeightsConfig) -> None:

@@ -32,8 +32,8 @@ def parse(config: type[C], args: Sequence[str], command: str) -> C:
     parser = parser_of(config, command, everything="--help-all" in args)
     either = [name for name, field in fields_of(config).items() if _flag(field).either]
     values = vars(parser.parse_intermixed_args(_positional_first(args, either)))
-    given = {name: None if value is NOTHING else value for name, value in values.items() if value is not None}
-    path = given.pop("config", None) if config.from_file else None
+    given = {name: value for name, value in values.items() if value is not None}
+    path = given.pop("config", None) if config.verb else None
     saved = read_config(path, config) if path else {}
     for name, value in saved.items():
         for text in value if isinstance(value, (list, tuple)) else (value,):
@@ -78,7 +78,7 @@ def parser_of(config: type[Settings], command: str, *, everything: bool) -> Pars
             hidden += home is not Settings
             options["help"] = argparse.SUPPRESS
         groups.setdefault(title, []).append((words, options))
-    if config.from_file:
+    if config.verb:
         hidden += not everything
         about = "Take settings from a config.json or a run folder." if everything else argparse.SUPPRESS
         groups["settings"] = [(["--config"], {"type": Path, "metavar": "PATH", "help": about})]
@@ -113,7 +113,9 @@ def _flag(field: FieldInfo) -> Flag:
 def _argument(name: str, field: FieldInfo, description: str) -> Argument:
     """What argparse must know about a field: its flag, and how many values it takes."""
     flag, default = _flag(field), field.default
-    kind = next(kind for kind in _members(field.annotation) if kind is not NoneType)
+    kind, marks = _kind(field.annotation)
+    if flag.repeated:
+        kind, marks = _kind(get_args(kind)[0])
     text = description.replace("%", "%%").replace("\n", " ") + " --dataset X also works." * flag.either
     if field.is_required():
         text += " (required)"
@@ -129,38 +131,21 @@ def _argument(name: str, field: FieldInfo, description: str) -> Argument:
     options["dest"], words = name, ["--" + name.replace("_", "-")]
     if kind is bool:
         return words, options | {"action": argparse.BooleanOptionalAction if default is True else "store_true"}
-    is_tuple = get_origin(kind) is tuple
-    element = get_args(kind)[0] if is_tuple else kind
-    choices = _choices(element) if is_tuple else _choices(field.annotation, field.metadata)
-    options["metavar"] = "{" + ",".join(choices) + "}" if choices else METAVARS.get(_members(element)[0], "TEXT")
-    if NoneType in _members(field.annotation):
-        options["type"] = lambda text: NOTHING if text == "None" else text
+    choices: Iterable[Any] = get_args(kind) if get_origin(kind) is Literal else ()
+    choices = next((mark.names for mark in (*field.metadata, *marks) if isinstance(mark, OneOf)), choices)
+    options["metavar"] = "{" + ",".join(choices) + "}" if choices else METAVARS.get(kind, "TEXT")
     if flag.repeated:
         options |= {"action": "extend", "nargs": "+"} if flag.words else {"action": "append"}
-    elif is_tuple:
-        options["nargs"] = len(get_args(kind))
     elif flag.once:
         options["action"] = Once
     return words, options
 
 
-NOTHING = object()
-"""`None` written on the command line, as distinct from a flag that was not given."""
-
-
-def _choices(annotation: Any, constraints: Iterable[Any] = ()) -> list[str]:
-    """The names that a value may have, if they are few."""
+def _kind(annotation: Any) -> tuple[Any, Sequence[Any]]:
+    """A type without `None` and without its constraints, and these."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    known = [*constraints, *(item for m in members if get_origin(m) is Annotated for item in get_args(m)[1:])]
-    if names := next((item.names for item in known if isinstance(item, OneOf)), None):
-        return list(names)
-    return [str(value) for kind in _members(annotation) if get_origin(kind) is Literal for value in get_args(kind)]
-
-
-def _members(annotation: Any) -> list[Any]:
-    """The types of a union, without their constraints."""
-    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    return [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
+    kind = next(member for member in members if member is not NoneType)
+    return (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
 
 
 class Once(argparse.Action):

@@ -77,11 +77,12 @@ def train_usage(method: str = "") -> str:
 
     name = method.partition("?")[0]
     if name in METHODS:
-        settings = "&".join(METHODS.options(name))
-        return f"{METHODS.summary(name)}\n{f'settings, as they follow its name: {name}?{settings}' * bool(settings)}\n"
+        about = METHODS.about(name)
+        settings = f"settings, as they follow its name: {name}?{'&'.join(about.options)}" if about.options else ""
+        return f"{about.what}\n{settings}\n"
     if method:
         return ""
-    rows = {name: METHODS.summary(name) for name in METHODS}
+    rows = {name: METHODS.about(name).what for name in METHODS}
     rows |= {
         "reward-model": "Fine-tune a whole model with a reward head, through trl (extra `train`).",
         "dpo": "Fine-tune a whole model by DPO, an implicit reward, through trl (extra `train`).",

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from itertools import combinations, product
 from math import comb
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from msgspec import UNSET, Struct, UnsetType
@@ -52,9 +52,6 @@ DRAWS = 20_000
 @config
 class CorrelateConfig(OutputConfig):
     """Does a benchmark's ranking of reward models predict downstream? From a table, or from run folders."""
-
-    verb: ClassVar[str] = "correlate"
-    from_file: ClassVar[bool] = False
 
     table: Positional[Place | None] = None
     """CSV, Parquet or JSON, one row per model (with a column `cluster`: per model and cluster). Without it: run

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -195,9 +195,6 @@ class AuditSummary(msgspec.Struct, kw_only=True):
 @config
 class AuditConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, DataConfig):
     """How much of a benchmark needs the user: for any set of chosen/rejected pairs."""
-
-    verb: ClassVar[str] = "audit"
-    from_file: ClassVar[bool] = False
 
     dataset: PositionalOrFlag[Name] = "mirror"
     """A name, a file, a folder, or hub:owner/name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -23,8 +23,6 @@ SEED = 0
 @config
 class CompareConfig(Settings):
     """Compare two runs pair by pair: every model and condition they share, or one model of each."""
-
-    verb: ClassVar[str] = "compare"
 
     run_a: Positional[Place]
     """A run folder."""

@@ -454,9 +454,6 @@ def derive_outcome(
 class MergeConfig(OutputConfig):
     """Make one run of all shards that `prb evaluate --shard` made."""
 
-    verb: ClassVar[str] = "merge"
-    from_file: ClassVar[bool] = False
-
     runs: PositionalWords[Place]
     """The run folders of all shards, in any order."""
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -54,8 +54,6 @@ HALF_WIDTH = 0.05
 @config
 class LicenseConfig(OutputConfig):
     """May a judge stand in for people? What it said, against what people said of the same items."""
-
-    verb: ClassVar[str] = "license"
 
     license: Name
     """The judge: a run folder of `prb evaluate` or `prb grade --answers`, or a table with item and judgment. Of a run

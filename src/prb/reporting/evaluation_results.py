@@ -10,7 +10,7 @@ prb.open_run("runs/mirror-1a2b3c4d")        # the same object from its folder
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import convert, to_builtins
 
 from prb.data.load import LINKED
-from prb.errors import BadInput, unknown
+from prb.errors import BadInput, MissingExtra, unknown
 from prb.evaluation.compare import ComparisonSummary
 from prb.reporting.format import (
     MISSING,
@@ -34,7 +34,7 @@ from prb.reporting.format import (
     stars,
     table_of,
 )
-from prb.reporting.results import Result, Run, data_frame, significant
+from prb.reporting.results import Result, Run, significant
 from prb.runs import OUTCOMES, read_lines
 from prb.stats.paired import UNTESTED
 from prb.summary import (
@@ -47,14 +47,12 @@ from prb.summary import (
     RatingResult,
     Retest,
     Summary,
-    UserTable,
 )
 from prb.types import Estimate, Tested
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FRAMES = Literal["summary", "outcomes", "users"]
 SHOWN_FAILURES = 8
 COUNTS = frozenset({"ties", "unparsed", "failed"})
 """Columns that the short table leaves out if they are 0 for every model: nothing went wrong."""
@@ -85,11 +83,6 @@ class Evaluation(Run):
         """The summary as objects."""
         return Summary.read(self.summary, self.folder)
 
-    @cached_property
-    def users(self) -> UserTable:
-        """The content of `users.json`."""
-        return UserTable.of_run(self.folder)
-
     @property
     def models(self) -> list[str]:
         return self.typed.models
@@ -118,12 +111,10 @@ class Evaluation(Run):
             raise unknown("condition of this run", condition, self.conditions)
         return result.estimate(key) or UNKNOWN
 
-    def frame(self, of: FRAMES = "summary") -> DataFrame:
-        """One row per model and condition, per outcome, or per user, model and condition."""
+    def frame(self, of: Literal["summary", "outcomes"] = "summary") -> DataFrame:
+        """One row per model and condition, or per outcome."""
         if of == "outcomes":
             return data_frame(read_lines(self.folder / OUTCOMES))
-        if of == "users":
-            return data_frame(user_rows(self.users))
         contrasts = [c for c in self.typed.contrasts if c.condition and METRICS[c.kind].column]
         rows = [dict(row) for row in self.summary["results"]]
         for row in rows:
@@ -148,12 +139,13 @@ class Evaluation(Run):
         return f"run: {self.folder}   site: prb report {self.folder}"
 
 
-def user_rows(table: UserTable) -> Iterator[dict[str, Any]]:
-    """One row per user, model and condition."""
-    for row in table.results:
-        for user, *numbers in zip(table.users, *row.columns.values(), strict=True):
-            about = {"user": user, "model": row.model, "condition": row.condition}
-            yield about | dict(zip(row.columns, numbers, strict=True))
+def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    try:
+        from pandas import DataFrame, json_normalize
+    except ImportError:
+        raise MissingExtra("a data frame", "pandas") from None
+    flat = json_normalize(list(rows))
+    return flat if len(flat) else DataFrame()
 
 
 # --- the verdict ---
@@ -477,9 +469,6 @@ def _caveats(summary: Summary, shown: str) -> Iterator[str]:
         yield f"Noise ceiling: {agreement} ({votes}); accuracies are not corrected for it."
     elif data.noise_ceiling is None:
         yield "Noise ceiling: unknown, since nobody voted twice on the same prompt and answers."
-    if data.name.startswith("personalrewardbench"):
-        means = [f"{result.model} {percent(result.users.mean)}" for result in results if result.condition == shown]
-        yield f"Mean accuracy over users under {shown}, as PersonalRewardBench reports it: {', '.join(means)}."
     if data.chance is not None:
         chance = percent(data.chance)
         yield f"A row counts as correct if a right answer is ranked first; a coin would score {chance}."
@@ -563,9 +552,6 @@ class Comparison(Run):
 
     def footer(self) -> str:
         return ""
-
-    def frame(self) -> DataFrame:
-        return data_frame(self.summary["comparisons"])
 
 
 def comparison(content: Result) -> Table:

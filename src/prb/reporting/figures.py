@@ -1,7 +1,6 @@
 """All figures and their look.
 
-Colors are for color-blind readers, the same input gives the same bytes, and text is text. A drawing function writes to
-all the paths it is given.
+Colors are for color-blind readers, the same input gives the same bytes, and text is text.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from prb.reporting.results import MEASURES, BestOfN, Correlation, Run, significa
 from prb.runs import write_bytes
 from prb.summary import CONDITIONS, MAIN, METRICS, Summary
 
-Draw = Callable[..., None]
 NAMED = 12
 """Up to this many models have a color and a shape of their own."""
 FAMILIES, OTHERS = 6, "others"
@@ -72,8 +70,8 @@ def load_matplotlib() -> Any:
 
 
 @contextmanager
-def drawing(*paths: Path, width: float, height: float, alt: str) -> Iterator[Any]:
-    """A figure, `width` × `height` inches, written to every path as SVG when the block is done."""
+def drawing(path: Path, *, width: float, height: float, alt: str) -> Iterator[Any]:
+    """A figure, `width` × `height` inches, written as SVG when the block is done."""
     matplotlib = load_matplotlib()
     with matplotlib.rc_context(STYLE):
         figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
@@ -81,8 +79,7 @@ def drawing(*paths: Path, width: float, height: float, alt: str) -> Iterator[Any
         drawn = io.BytesIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": "prb", "Title": alt})
         label = f'<svg role="img" aria-label="{escape(alt)}" '  # for screen readers
-        for path in paths:
-            write_bytes(path, drawn.getvalue().replace(b"<svg ", label.encode(), 1))
+        write_bytes(path, drawn.getvalue().replace(b"<svg ", label.encode(), 1))
 
 
 def series(position: int) -> dict[str, Any]:
@@ -109,14 +106,14 @@ def write_figure_of(run: Run, progress: Progress) -> None:
 
 
 # --- evaluate ---
-def contrasts(summary: Summary, *paths: Path) -> None:
+def contrasts(summary: Summary, path: Path) -> None:
     """Gain and control with their intervals, the most accurate model first; filled where Holm's p is below 5 %."""
     present = [m for m in METRICS.values() if m.difference and any(c.kind == m.key for c in summary.contrasts)]
     results = [result for result in summary.pairs if result.condition == summary.shown]
     results.sort(key=lambda r: (r.accuracy.value is None, -(r.accuracy.value or 0)))
     models = [result.model for result in results]
     alt = f"Gain and control of {len(models)} models in points, with 95 % intervals. {_about(summary)}"
-    with drawing(*paths, width=7.5, height=1.3 + 0.26 * len(models), alt=alt) as figure:
+    with drawing(path, width=7.5, height=1.3 + 0.26 * len(models), alt=alt) as figure:
         panels = figure.subplots(1, len(present), sharey=True, squeeze=False)[0]
         for axes, metric in zip(panels, present, strict=True):
             axes.axvline(0, color=SOFT, lw=0.9)
@@ -153,13 +150,13 @@ def _about(summary: Summary) -> str:
 
 
 # --- bon ---
-def best_of_n(run: BestOfN, *paths: Path) -> None:
+def best_of_n(run: BestOfN, path: Path) -> None:
     """Expected grade against k, with the KL bound below it and the grader's validity below that."""
     bon = run.typed
     size = f"{bon.queries.used} queries, {bon.queries.clusters} clusters, condition {bon.condition}"
     title = f"{bon.policy.spec} on {bon.dataset.label}: {size}"
     alt = f"Expected graded score of best-of-k against k. {title}. {bon.grader.trust}"
-    with drawing(*paths, width=7.5, height=4.8, alt=alt) as figure:
+    with drawing(path, width=7.5, height=4.8, alt=alt) as figure:
         axes = figure.add_subplot()
         axes.set_xscale("log", base=2)
         for name, curve, color, dash in (("oracle", bon.oracle, INK, "--"), ("random", bon.random, SOFT, ":")):
@@ -194,7 +191,7 @@ def families(result: CorrelationSummary) -> list[str]:
     return [kind if kind in shown or len(set(kinds)) == FAMILIES + 1 else OTHERS for kind in kinds]
 
 
-def scatter(run: Correlation, *paths: Path) -> None:
+def scatter(run: Correlation, path: Path) -> None:
     """One panel for each benchmark (across) and downstream (down); a color and a shape for each model, or where there
     are many, for each family of models."""
     result = run.typed
@@ -204,7 +201,7 @@ def scatter(run: Correlation, *paths: Path) -> None:
     looks |= {OTHERS: {"color": SOFT, "marker": "x"}} if OTHERS in kinds else {}
     alt = f"Benchmark scores against downstream scores of {len(models)} {PLURAL[result.unit]}."
     width = 4.2 * len(result.bench) + (1.6 if len(looks) > 1 else 0)
-    with drawing(*paths, width=width, height=3.6 * len(result.downstream), alt=alt) as figure:
+    with drawing(path, width=width, height=3.6 * len(result.downstream), alt=alt) as figure:
         grid = figure.subplots(len(result.downstream), len(result.bench), squeeze=False)
         for row, y in zip(grid, result.downstream, strict=True):
             for axes, x in zip(row, result.bench, strict=True):
@@ -237,5 +234,6 @@ def _show_evidence(axes: Any, sets: Sequence[ModelSet], bench: str, downstream: 
     axes.text(0, 1.02, "\n".join(lines), transform=axes.transAxes, va="bottom", fontsize=7, color=SOFT)
 
 
+Draw = Callable[..., None]
 FIGURES: dict[str, tuple[str, Draw]] = {"bon": ("bon.svg", best_of_n), "correlation": ("scatter.svg", scatter)}
 """By kind of result: what is drawn beside it."""

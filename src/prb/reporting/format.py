@@ -7,10 +7,10 @@ import io
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from html import escape
-from itertools import zip_longest
+from itertools import chain, count, zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
@@ -118,6 +118,16 @@ def shortened(name: str, most: int = 40) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
+def distinct(names: Iterable[str], mark: str = " ") -> list[str]:
+    """The names in order; one that was there before, in any case, has a number."""
+    taken: list[str] = []
+    for name in names:
+        numbered = (f"{name}{mark}{number}" for number in count(2))
+        free = (one for one in chain([name], numbered) if one.lower() not in map(str.lower, taken))
+        taken.append(next(free))
+    return taken
+
+
 # --- files ---
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 IS_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -166,9 +176,7 @@ def html_table(table: Table) -> str:
 # --- the terminal ---
 GAP = "  "
 NARROWEST = 14
-"""Characters to which a name or a text may be wrapped before the table is cut into blocks of columns."""
-UNIT = re.compile(r"\S+ → \S+|\[[-+\d., ]+\]\S*|\S+")
-"""What is never broken in a column of numbers: a number, an interval, from one number to another."""
+"""Characters to which names and texts may be wrapped before the table is cut into blocks of columns."""
 NUMERIC = re.compile(r"[-+−–→<>≈~%$…*\d.,\[\]\s]*(\d[-+eE\d]*)?")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -210,86 +218,50 @@ def _fitted(lines: Sequence[str], width: int | None) -> list[str]:
     return list(lines) if width is None else [part for line in lines for part in wrap(line, width)]
 
 
-def layout(table: Table, width: int | None) -> list[str]:
-    """The lines of a table, at most `width` columns wide; no number is ever cut.
+def wrap(text: str, width: int) -> list[str]:
+    """Lines of whole words; a longer word is folded."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.text import Text
 
-    What gives way, in this order: intervals go below their values, texts and model names are wrapped, and at last the
-    table is cut into blocks of columns, each with the first column again.
+    if cell_len(text) <= width:
+        return [text]
+    return [line.plain.rstrip() for line in Text(text).wrap(Console(), width)]
+
+
+def layout(table: Table, width: int | None) -> list[str]:
+    """The lines of a table, at most `width` columns wide.
+
+    Names and texts are wrapped; columns that do not fit even so follow below, with the first column again. A column of
+    numbers is never narrower than they are.
     """
-    first, *others = [
-        TextColumn([CONTROL.sub(" ", cell) for cell in cells], numeric=n > 0 and all(map(NUMERIC.fullmatch, cells[1:])))
-        for n, cells in enumerate(zip(table.columns, *table.rows, strict=True))
-    ]
-    blocks = [[first]]
-    for column in others:
-        needed = sum(c.least for c in (*blocks[-1], column)) + len(GAP) * len(blocks[-1])
+    from rich.cells import cell_len
+
+    columns = [[CONTROL.sub(" ", cell) for cell in cells] for cells in zip(table.columns, *table.rows, strict=True)]
+    numeric = [n > 0 and all(map(NUMERIC.fullmatch, cells[1:])) for n, cells in enumerate(columns)]
+    widths = [max(map(cell_len, cells)) for cells in columns]
+    if width is not None:
+        texts = [size for size, is_number in zip(widths, numeric, strict=True) if not is_number]
+        room = width - sum(widths) + sum(texts) - len(GAP) * (len(widths) - 1)
+        fitting = (most for most in range(width, NARROWEST - 1, -1) if sum(min(size, most) for size in texts) <= room)
+        most = next(fitting, max(NARROWEST, width // 3))
+        widths = [size if is_number else min(size, most) for size, is_number in zip(widths, numeric, strict=True)]
+    blocks = [[0]]
+    for n in range(1, len(columns)):
+        needed = sum(widths[m] + len(GAP) for m in blocks[-1]) + widths[n]
         if width is not None and needed > width and len(blocks[-1]) > 1:
-            blocks.append([first])
-        blocks[-1].append(column)
+            blocks.append([0])
+        blocks[-1].append(n)
     lines: list[str] = []
     for block in blocks:
-        lines += ["", *_draw(block, width)] if lines else _draw(block, width)
-    return lines
-
-
-def wrap(text: str, width: int, *, fold: bool = True) -> list[str]:
-    """Lines of whole words; a longer word is folded, after punctuation if there is some, or sticks out."""
-    from rich.cells import cell_len
-
-    lines = [""]
-    for word in UNIT.findall(text):
-        joined = f"{lines[-1]} {word}".lstrip()
-        if cell_len(joined) <= width:
-            lines[-1] = joined
-            continue
-        if lines[-1]:
-            lines.append("")
-        rest = word
-        while fold and cell_len(rest) > width:
-            end = max(n for n in range(1, len(rest)) if n == 1 or cell_len(rest[:n]) <= width)
-            end = max((n for n in range(end // 2 + 1, end + 1) if rest[n - 1] in "?&=/-_.,"), default=end)
-            lines[-1], rest = rest[:end], rest[end:]
-            lines.append("")
-        lines[-1] = rest
-    return lines
-
-
-class TextColumn:
-    """Cells of a table, the heading first, and how narrow they may become. The first column of a table names the row;
-    another is numeric if all of its cells are."""
-
-    def __init__(self, cells: Sequence[str], numeric: bool) -> None:
-        from rich.cells import cell_len
-
-        self.cells, self.numeric = cells, numeric
-        self.natural = max(map(cell_len, cells))
-        words = max((cell_len(word) for cell in cells for word in UNIT.findall(cell)), default=0)
-        self.least = words if numeric else min(self.natural if self.natural <= NARROWEST else words, NARROWEST)
-
-
-def _draw(block: Sequence[TextColumn], width: int | None) -> list[str]:
-    """At natural widths if they fit. Else texts take the room that numbers leave, then numbers take what is left."""
-    from rich.cells import cell_len
-
-    gaps = len(GAP) * (len(block) - 1)
-    widths = [column.natural for column in block]
-    if width is not None and sum(widths) + gaps > width:
-        widths = [column.least for column in block]
-        room = max(0, width - sum(widths) - gaps)
-        for n in sorted(range(len(block)), key=lambda n: block[n].numeric):
-            missing = block[n].natural - block[n].least
-            taken = min(missing, room) if not block[n].numeric else missing * (missing <= room)
-            widths[n] += taken
-            room -= taken
-    lines = []
-    for row in range(len(block[0].cells)):
-        cells = [wrap(c.cells[row], w, fold=not c.numeric) for c, w in zip(block, widths, strict=True)]
-        for texts in zip_longest(*cells, fillvalue=""):
-            padded = []
-            for column, column_width, text in zip(block, widths, texts, strict=True):
-                space = " " * (column_width - cell_len(text))
-                padded.append(space + text if column.numeric else text + space)
-            lines.append(GAP.join(padded).rstrip())
-        if row == 0:
-            lines.append("─" * (sum(widths) + gaps))
+        lines += [""] * bool(lines)
+        for row in range(len(table.rows) + 1):
+            cells = [wrap(columns[n][row], widths[n]) for n in block]
+            for parts in zip_longest(*cells, fillvalue=""):
+                spaces = [" " * (widths[n] - cell_len(part)) for n, part in zip(block, parts, strict=True)]
+                aligned = zip(block, parts, spaces, strict=True)
+                line = GAP.join(space + part if numeric[n] else part + space for n, part, space in aligned)
+                lines.append(line.rstrip())
+            if row == 0:
+                lines.append("─" * (sum(widths[n] + len(GAP) for n in block) - len(GAP)))
     return lines

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -29,8 +29,8 @@ from prb.evaluation.outcomes import read_outcomes
 from prb.hashing import digest
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias, typed_options
-from prb.reporting.evaluation_results import numbers_table, user_rows
-from prb.reporting.format import as_csv, table_of
+from prb.reporting.evaluation_results import numbers_table
+from prb.reporting.format import as_csv, distinct, table_of
 from prb.reporting.gather import EvaluationRun, dataset_of, explain_damage, inside, kind_of, read_run
 from prb.runs import OUTCOMES, read_lines, write_bytes
 from prb.summary import METRICS, Contrast, DatasetSummary, Metric, PairResult, Summary, UserTable, short_name
@@ -51,12 +51,8 @@ class ExportOptions:
 
     dataset: Name | None = None
     """owner/name of the benchmark on the hub; hf needs it unless the run used hub:owner/name."""
-    url: Name | None = None
-    """Where the run can be seen, such as its published report; part of hf."""
     organization: Name = "unknown"
     """Who ran the evaluation; part of every-eval-ever."""
-    relationship: Literal["first_party", "third_party", "collaborative", "other"] = "other"
-    """How that organization is related to the models; part of every-eval-ever."""
     date: datetime.date | None = None
     """Day of the evaluation, for formats that hold one. Default: today where needed."""
 
@@ -69,16 +65,13 @@ def _parse_format(text: str) -> tuple[str, ExportOptions]:
 
 
 TO = """Format to write: `hf?dataset=OWNER/NAME` (owner/name of the benchmark on the hub, unless the run used it from
-there; `url=…` where the run can be seen), `every-eval-ever?organization=…` (who ran it; `relationship=first_party`),
-`inspect`, `csv`. `date=YYYY-MM-DD` is the day of the evaluation, for formats that hold one."""
+there), `every-eval-ever?organization=…` (who ran it), `inspect`, `csv`. `date=YYYY-MM-DD` is the day of the evaluation,
+for formats that hold one."""
 
 
 @config
 class ExportConfig(OutputConfig):
     """A finished evaluation in a format that others read: the Hugging Face hub, other evaluation tools, tables."""
-
-    verb: ClassVar[str] = "export"
-    from_file: ClassVar[bool] = False
 
     run: Positional[Place]
     """Folder of a finished `prb evaluate`."""
@@ -173,24 +166,14 @@ def export(config: ExportConfig, *, progress: Progress = SILENT) -> list[Path]:
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{path.parent} cannot be a folder: {error.strerror or error}") from None
     write_bytes(path, content)
     return path
 
 
 def file_names(models: Sequence[str]) -> dict[str, str]:
     """Of each model a name that a file can have; two never share one."""
-    names: dict[str, str] = {}
-    for model in models:
-        name = base = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
-        number = 2
-        while name.lower() in {taken.lower() for taken in names.values()}:
-            name, number = f"{base}-{number}", number + 1
-        names[model] = name
-    return names
+    plain = [re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model" for model in models]
+    return dict(zip(models, distinct(plain, "-"), strict=True))
 
 
 def model_id(name: str, spec: str) -> str:
@@ -216,9 +199,8 @@ def write_hub_results(run: ExportedRun, out: Path) -> list[Path]:
     dataset, options = run.hub
     if not HUB_ID.fullmatch(dataset):
         raise BadInput(f"dataset={dataset!r} is not owner/name")
-    day, url = run.settings.options.date, run.settings.options.url
+    day = run.settings.options.date
     revision = {"revision": options["revision"]} if options.get("revision") else {}
-    source = {"source": {"url": url, "name": "prb report"}} if url else {}
     rows = f"{run.about.rows} rows" + (f" of split {run.about.split}" if run.about.split else "")
     files = []
     for model, name in file_names(list(run.models)).items():
@@ -234,7 +216,6 @@ def write_hub_results(run: ExportedRun, out: Path) -> list[Path]:
                 "dataset": {"id": dataset, "task_id": task, **revision},
                 "value": round(100 * value.value, 4),
                 **({"date": f"{day}"} if day else {}),
-                **source,
                 "notes": f"{interval}n = {value.n}{failed}; {rows}; {run.models[model]}; prb {__version__}",
             }
             entries.append(entry)
@@ -264,7 +245,7 @@ def write_records(run: ExportedRun, out: Path) -> list[Path]:
                 "source_name": "Personalized RewardBench",
                 "source_type": "evaluation_run",
                 "source_organization_name": options.organization,
-                "evaluator_relationship": options.relationship,
+                "evaluator_relationship": "other",
             },
             "eval_library": {"name": "prb", "version": __version__, "additional_details": told},
             "model_info": {"name": name, "id": model, "additional_details": about},
@@ -436,6 +417,14 @@ def write_tables(run: ExportedRun, out: Path) -> list[Path]:
         "users": table_of(list(user_rows(UserTable.of_run(folder)))),
     }
     return [write_file(out / f"{name}.csv", as_csv(table).encode()) for name, table in tables.items()]
+
+
+def user_rows(table: UserTable) -> Iterator[dict[str, Any]]:
+    """One row per user, model and condition."""
+    for row in table.results:
+        for user, *numbers in zip(table.users, *row.columns.values(), strict=True):
+            about = {"user": user, "model": row.model, "condition": row.condition}
+            yield about | dict(zip(row.columns, numbers, strict=True))
 
 
 class Format(NamedTuple):

@@ -21,7 +21,7 @@ from prb.evaluation.run import load_rows
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.evaluation_results import REFERENCES, Conclusion, Evaluation, verdict
-from prb.reporting.format import Table, without_folders
+from prb.reporting.format import Table, distinct, without_folders
 from prb.reporting.results import (
     Audit,
     BestOfN,
@@ -302,16 +302,6 @@ def name_models(runs: Sequence[EvaluationRun]) -> tuple[Entry, ...]:
     in_runs = [f"{name} ({run.folder.name})" for name, (_, _, run) in zip(names, models, strict=True)]
     shown = distinct([name if names.count(name) == 1 else long for name, long in zip(names, in_runs, strict=True)])
     return tuple(Entry(name, *model) for name, model in zip(shown, models, strict=True))
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    """The names in order; one that was there before has a number."""
-    taken: Counter[str] = Counter()
-    numbered = []
-    for name in names:
-        taken[name] += 1
-        numbered.append(name if taken[name] == 1 else f"{name} {taken[name]}")
-    return numbered
 
 
 def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Progress) -> tuple[Dataset | None, str]:

@@ -4,7 +4,6 @@ other verbs."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice, zip_longest
 from math import isfinite
 from typing import Any
@@ -14,11 +13,10 @@ from msgspec import to_builtins
 
 from prb.config import Donors
 from prb.downstream.columns import PLURAL
-from prb.downstream.ppo import Change, HeldOutSummary
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.outcomes import Column
 from prb.reporting.figures import families
-from prb.reporting.format import plural, without_folders
+from prb.reporting.format import without_folders
 from prb.reporting.gather import DataFile, Entry, Group, Inputs, explain_damage
 from prb.reporting.results import Audit, BestOfN, Correlation, Ppo, Run, Study, set_sentences
 from prb.stats.bias import by_margin, histogram
@@ -42,10 +40,6 @@ CHUNK = 100
 """Pairs per file of texts: a file is loaded to show one pair."""
 HEAD = 140
 """Characters of the question in the list."""
-MIN_CLUSTERS = 10
-"""Means of fewer have no bootstrap interval."""
-MAX_STEPS = 200
-"""Longer curves are drawn as means of neighboring steps."""
 
 
 # --- one model: where it is right, its biases and calibration, failures and cost ---
@@ -291,17 +285,15 @@ def page_of(run: Run) -> dict[str, Any]:
         about = {"policy": bon.policy.spec, "dataset": bon.dataset.label, "trust": bon.grader.trust}
         return {**run.summary, **about}
     if isinstance(run, Ppo):
-        ppo, rows = run.typed, thinned(run.curves)
+        ppo = run.typed
         return {
             **run.summary,
-            **_held_out(run),
             "policy": ppo.policy.spec,
             "model": ppo.model.spec,
             "dataset": ppo.dataset.label,
             "trust": ppo.grader.trust if ppo.grader else None,
             "panels": list(PPO_PANELS.items()),
-            "curves": {name: [row[name] for row in rows] for name in ("step", *PPO_PANELS)},
-            "thinned": len(run.curves) > len(rows),
+            "curves": {name: [row[name] for row in run.curves] for name in ("step", *PPO_PANELS)},
         }
     if isinstance(run, Study):
         from prb.study.agreement import claims
@@ -318,26 +310,3 @@ def page_of(run: Run) -> dict[str, Any]:
         estimates = [{"name": name, **e.as_dict()} for name, e in run.typed.estimates.items()]
         return {"verdict": run.typed.verdict, "dataset": run.typed.dataset.label, "rows": estimates, **tables}
     return tables
-
-
-def _held_out(run: Ppo) -> dict[str, Any]:
-    """Means before and after without their bootstrap intervals, where these would rest on a few clusters: resampling
-    two users gives an interval that is far too narrow."""
-    held = run.typed.held_out
-    if not held.prompts or run.clusters >= MIN_CLUSTERS:
-        return {"few": None}
-
-    def bare(change: Change) -> Change:
-        before, after = (replace(mean, low=None, high=None) for mean in (change.before, change.after))
-        return Change(before, after, change.difference)
-
-    reward, grade = (change and bare(change) for change in (held.reward, held.grade))
-    without = HeldOutSummary(prompts=held.prompts, reward=reward, grade=grade)
-    few = f"{plural(run.clusters, 'cluster')} of users: too few for the intervals of these means"
-    return {"held_out": to_builtins(without), "few": f"{few} ({MIN_CLUSTERS} or more)."}
-
-
-def thinned(rows: Sequence[Mapping[str, float]], most: int = MAX_STEPS) -> list[dict[str, float]]:
-    """At most `most` rows, each the mean of equally many neighbors."""
-    size = max(1, -(-len(rows) // most))
-    return [{key: sum(row[key] for row in some) / len(some) for key in some[0]} for some in chunks(rows, size)]

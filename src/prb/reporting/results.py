@@ -6,21 +6,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct, convert, to_builtins
 
 from prb.downstream.bon import BonSummary
 from prb.downstream.columns import PLURAL
 from prb.downstream.correlate import CorrelationSummary, ModelSet
-from prb.downstream.ppo import ANSWERS, CURVES, PpoSummary, read_curves
-from prb.errors import MissingExtra
+from prb.downstream.ppo import CURVES, PpoSummary, read_curves
 from prb.evaluation.audit import AuditSummary, VoteShares
 from prb.grading.license import LICENSE, License
 from prb.grading.run import ScoreSummary, ValidationSummary, read_summary
@@ -41,13 +40,10 @@ from prb.reporting.format import (
     points,
     stars,
 )
-from prb.runs import SUMMARY, Finished, read_lines
+from prb.runs import SUMMARY, Finished
 from prb.stats.paired import LEVEL
 from prb.study.agreement import AgreementSummary, verdict
 from prb.work import Planned, count_reasons
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 T = TypeVar("T")
 Result = Mapping[str, Any]
@@ -91,10 +87,6 @@ class Run(Finished):
         """Where the result is, and what to do next."""
         return f"run: {self.folder}"
 
-    def frame(self) -> DataFrame:
-        """One row per result; nested values become dotted columns."""
-        return data_frame(self.summary.get("results", [self.summary]))
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.folder}>"
 
@@ -113,15 +105,6 @@ def decoded(kind: type[T]) -> cached_property[T]:
 def significant(p: float | None) -> bool:
     """Of a p after Holm's correction; `None` where nothing could be tested."""
     return p is not None and p < LEVEL
-
-
-def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    try:
-        from pandas import DataFrame, json_normalize
-    except ImportError:
-        raise MissingExtra("a data frame", "pandas") from None
-    flat = json_normalize(list(rows))
-    return flat if len(flat) else DataFrame()
 
 
 # --- dry runs ---
@@ -507,13 +490,6 @@ class Ppo(Run):
     message: str = ""
     """What to show if verl trained, which writes no summary."""
     typed = decoded(PpoSummary)
-
-    @cached_property
-    def clusters(self) -> int:
-        """Of the held-out prompts; at most their number, if their answers are not in the folder."""
-        if not (answers := self.folder / ANSWERS).exists():
-            return self.typed.held_out.prompts
-        return len({line["cluster"] for line in read_lines(answers)})
 
     @cached_property
     def curves(self) -> list[dict[str, float]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from msgspec.structs import replace
@@ -23,8 +23,8 @@ from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting.evaluation_results import evaluation_table, numbers_table
 from prb.reporting.figures import contrasts, load_matplotlib
-from prb.reporting.format import as_csv, markdown, without_folders
-from prb.reporting.gather import DataFile, Inputs, distinct, gather, inside, is_under_way, read_partial
+from prb.reporting.format import as_csv, distinct, markdown, without_folders
+from prb.reporting.gather import DataFile, Inputs, gather, inside, is_under_way, read_partial
 from prb.reporting.leaderboard import board_data, cost_data, describe, stability_data
 from prb.reporting.pages import evidence_data, model_data, pairs_data, users_data
 from prb.runs import draft
@@ -55,9 +55,6 @@ The numbers are also in [table.md](table.md) and [table.csv](table.csv). Made by
 @config
 class ReportConfig(OutputConfig):
     """A static site from finished runs: leaderboard, models, pairs, comparison, downstream results; or a table."""
-
-    verb: ClassVar[str] = "report"
-    from_file: ClassVar[bool] = False
 
     runs: PositionalWords[Place]
     """Run folders of any verb; correlation.json, audit.json and agreement JSON, or their folders. Of an evaluation
@@ -142,20 +139,14 @@ def check_target(out: Path) -> None:
 
 def write_site(inputs: Inputs, out: Path, *, figures: bool = False, progress: Progress = SILENT) -> Path:
     """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`."""
-    target = out.resolve()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        check_target(out)
-        with draft(target) as folder:
-            write_pages(folder, inputs, progress)
-            if figures:  # gain and control of every dataset; other verbs leave their figures in their own folders
-                progress.begin("figures")
-                (folder / "figures").mkdir()
-                for group in inputs.groups:
-                    if any(contrast.value is not None for contrast in group.summary.contrasts):
-                        contrasts(group.summary, folder / "figures" / f"gain-control-{group.id}.svg")
-    except OSError as error:
-        raise BadInput(f"{out} cannot be written: {error.strerror or error}") from None
+    check_target(out)
+    with draft(out.resolve()) as folder:
+        write_pages(folder, inputs, progress)
+        if figures:  # gain and control of every dataset; other verbs leave their figures in their own folders
+            progress.begin("figures")
+            for group in inputs.groups:
+                if any(contrast.value is not None for contrast in group.summary.contrasts):
+                    contrasts(group.summary, folder / "figures" / f"gain-control-{group.id}.svg")
     return out / "index.html"
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -50,9 +50,6 @@ CONDITIONS = ("none", "profile", "shuffled")
 @config
 class LeaderboardConfig(OutputConfig):
     """A site from many submissions, each checked and refused with the reason. Exit 1 if all are refused."""
-
-    verb: ClassVar[str] = "leaderboard"
-    from_file: ClassVar[bool] = False
 
     submissions: Positional[Place]
     """Folder whose subfolders are run folders of `prb evaluate`."""

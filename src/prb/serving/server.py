@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
@@ -52,8 +52,6 @@ ROOM_POLL = 0.05
 @config
 class ServeConfig(MaskingConfig):
     """Serve a reward model over HTTP: POST /v1/score, OpenRLHF's /get_reward, GET /healthz and /metrics."""
-
-    verb: ClassVar[str] = "serve"
 
     model: Name
     """Model spec such as `embedding` or `classifier?path=…`: any model that scores answers, not one that only

@@ -58,7 +58,6 @@ class Judgment(msgspec.Struct, frozen=True, kw_only=True):
 class NewConfig(Settings):
     """Create a study: items, balanced assignments, invitation links. Links and password are shown once, here."""
 
-    verb: ClassVar[str] = "study new"
     presentation: ClassVar[frozenset[str]] = frozenset({"out", "url", "json"})
 
     dataset: Name = "mirror"
@@ -94,8 +93,6 @@ class NewConfig(Settings):
 class ServeConfig(Settings):
     """Serve a study on this machine. For access from elsewhere, put a reverse proxy with TLS in front of it."""
 
-    verb: ClassVar[str] = "study serve"
-
     study: StudyPath = "study.db"
     """SQLite file or PostgreSQL URL."""
     host: str = "127.0.0.1"
@@ -115,8 +112,6 @@ class ServeConfig(Settings):
 class ExportConfig(Settings):
     """Write what a study holds so far: judgments (validate), or a dataset of pairs and ratings (collect)."""
 
-    verb: ClassVar[str] = "study export"
-
     study: StudyPath = "study.db"
     """SQLite file or PostgreSQL URL."""
     out: Place = Path("study-export")
@@ -126,8 +121,6 @@ class ExportConfig(Settings):
 @config
 class AgreeConfig(Settings):
     """Do annotators agree, are both answers equally good, is the labeled one preferred? A verdict in sentences."""
-
-    verb: ClassVar[str] = "study agree"
 
     study: StudyPath = "study.db"
     """A study (file or URL), or the judgements.jsonl of an export."""
@@ -142,8 +135,6 @@ class AgreeConfig(Settings):
 @config
 class DemoConfig(Settings):
     """A filled example in one command: simulated annotators have judged most of it, the rest is yours."""
-
-    verb: ClassVar[str] = "study demo"
 
     out: str = ""
     """Where to keep it. Default: a temporary file that is deleted at the end."""

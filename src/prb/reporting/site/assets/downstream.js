@@ -148,8 +148,7 @@
       t.stopped ? h("p", { class: "note bad" }, `Stopped early: ${t.stopped}`) : null,
       facts([["Steps", prb.count(t.steps), `${prb.count(t.prompts)} prompts`], ["Answers", prb.count(t.samples), `${prb.count(t.failed)} without a reward, ${prb.count(t.truncated)} truncated`], ["Held-out prompts", prb.count(r.held_out.prompts)]]),
       h("div", { class: "panels" }, r.panels.map(([name, label], n) => panel(r, name, label, charts.series(n)))),
-      r.thinned ? h("p", { class: "soft" }, "Points are means of neighboring steps; curves.csv has every step.") : null,
-      ["reward", "grade"].filter((name) => r.held_out[name]).map((name) => change(r, name)), r.few ? h("p", { class: "note" }, r.few) : null, r.trust ? trust(r.trust) : null);
+      ["reward", "grade"].filter((name) => r.held_out[name]).map((name) => change(r, name)), r.trust ? trust(r.trust) : null);
   }
 
   function panel(r, name, label, kind) {
