@@ -81,6 +81,8 @@ def test_a_model_may_be_spread_over_devices_and_its_attention_chosen(tmp_path: P
     eager = load(folder, "classifier", Loading(attn_implementation="eager"))
     assert eager.model.config._attn_implementation == "eager"
     assert eager.fingerprint == f"{plain.fingerprint}-eager"
+    short = load(folder, "classifier", Loading(max_length=64))
+    assert short.fingerprint == f"{plain.fingerprint}-at-most-64"
     asks = [Ask(Query(question="a book"), "be early")]
     scores = [
         MODELS.make(f"classifier?path={folder}{options}").score(asks)

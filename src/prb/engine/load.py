@@ -150,6 +150,8 @@ def load(
         adapter = resolve_weights(options.adapter)
         model, missing = _with_adapter(model, adapter, missing)
         names.append(fingerprint(adapter) if Path(adapter).is_dir() else adapter)
+    if options.max_length:  # which decides what is cut
+        names.append(f"at-most-{options.max_length}")
     if missing and not fresh_head:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise BadInput(f"{source} {_random_weights(source, kind, model, missing).format(shown)}")
