@@ -25,7 +25,7 @@ from record import ROOT, write_between
 
 import prb
 from prb.data.load import load
-from prb.data.pull import pulled
+from prb.data.pull import pulled_polis
 from prb.hashing import text_digest
 from prb.models import MODELS
 from prb.models.baselines import VoteKernel
@@ -118,7 +118,7 @@ class Chosen:
 
 def main(args: Args) -> None:
     with tempfile.TemporaryDirectory() as temporary:
-        work, path = args.out or Path(temporary), args.path or pulled("polis")
+        work, path = args.out or Path(temporary), args.path or pulled_polis()
         work.mkdir(parents=True, exist_ok=True)
         names = sorted(folder.parent.name for folder in path.glob("*/comments.csv"))
         chosen = choose(path, names, work)

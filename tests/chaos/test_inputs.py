@@ -153,7 +153,7 @@ def test_a_mutated_form_is_stored_as_it_is_or_refused_by_the_study(make):
                 if not action:  # all is judged: one step back
                     await client.post("/undo", data={"token": token, "from": "end"})
                 path = action[1] if action and draws.random() < 0.6 else draws.choice(paths)
-                fields = {"token": token, **draws.choice((BEFORE, AFTER)), "active": "3", "from": "1-1"}
+                fields = {"token": token, **draws.choice((BEFORE, AFTER)), "from": "1-1"}
                 body = (
                     mutated(urlencode(fields).encode(), draws) if draws.random() < 0.8 else urlencode(fields).encode()
                 )

@@ -151,7 +151,6 @@ BROKEN: dict[str, Broken] = {
     "nested too deeply": between(b"[" * 5000 + b"\n", says=["broken JSON: "]),
     "latin-1": between(LATIN_1, says=["broken JSON: str is not valid UTF-8"]),
     "raw NUL": between(line(sound(2)).replace(b"water", b"wa\0er"), says=["broken JSON: "]),
-    "escaped NUL": between(line(sound(2, question="Why \0?")), says=["holds a NUL byte"]),
     "a number for a row": between(b"5\n", says=["a row must be an object, not a number"]),
     "a list for a row": between(line([sound(2)]), says=["a row must be an object, not a list"]),
 }

@@ -42,12 +42,6 @@ def test_a_broken_pair_of_twins_does_not_link_their_users(write_jsonl) -> None:
     assert load(str(write_jsonl(rows)), skip_bad=True).index.clusters == ["a1", "b1"]
 
 
-def test_a_text_may_speak_of_the_nul_escape(write_jsonl) -> None:
-    text = "Why does C print \\u0000 here?"
-    [pair] = load_pairs(str(write_jsonl([sound(1, question=text)])))
-    assert pair.question == text
-
-
 @pytest.mark.parametrize(
     ("rows", "where"),
     [

@@ -73,18 +73,18 @@ def load_pairs_of(rows: list[dict[str, Any]]) -> list[Any]:
     return list(load(MemorySource("mine", rows)))
 
 
-PROMPT = [{"role": "system", "content": "Be kind."}, {"role": "human", "content": "Hi"}, {"content": "Help"}]
+PROMPT = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}, {"content": "Help"}]
 
 
-@pytest.mark.parametrize("name", ["question", "prompt", None])
+@pytest.mark.parametrize("name", ["question", "prompt"])
 def test_messages_become_context_question_and_answers(name) -> None:
     row = {
         key: [*PROMPT, {"role": "assistant", "content": text}] for key, text in (("chosen", "A."), ("rejected", "B."))
     }
-    (pair,) = load_pairs_of([row if name is None else {**row, name: PROMPT, "user": "ann", "profile": "I am brief."}])
+    (pair,) = load_pairs_of([{**row, name: PROMPT, "user": "ann", "profile": "I am brief."}])
     assert (pair.question, pair.answers) == ("Help", ("A.", "B."))
     assert pair.context == (Turn("system", "Be kind."), Turn("user", "Hi"))
-    assert (pair.user, len(pair.profile)) == (("ann", 1) if name else ("mine:1", 0))
+    assert (pair.user, len(pair.profile)) == ("ann", 1)
 
 
 def test_a_text_that_looks_like_a_list_stays_a_text() -> None:

@@ -72,13 +72,6 @@ def test_empty_cells_are_absent_fields_at_any_depth(tmp_path) -> None:
     assert second == {"id": "b", "tier": "x"}
 
 
-def test_an_arrow_map_is_an_object(tmp_path) -> None:
-    groups = pa.array([[("age", "60+"), ("sex", "f")]], type=pa.map_(pa.string(), pa.string()))
-    pq.write_table(pa.table({"id": ["a"], "groups": groups}), tmp_path / "x.parquet")
-    [row] = file_source(tmp_path / "x.parquet").rows()
-    assert row.data == {"id": "a", "groups": {"age": "60+", "sex": "f"}}
-
-
 # folders
 
 
@@ -206,7 +199,6 @@ def test_a_row_is_placed_where_it_begins(tmp_path) -> None:
         ("id,text\n1,a\n2\n", 3, "the row has 1 cells, the header 2"),
         ('id,text\n1,a\n2,"b\n', 3, "broken CSV: unexpected end of data"),
         ('id,text\n1,a\n2,"b"c\n', 3, "broken CSV"),
-        ("id,text\n1,a\n2,b\0\n", 3, ""),
     ],
 )
 def test_a_damaged_table_names_the_line(tmp_path, content, line, says) -> None:

@@ -84,7 +84,7 @@ def opened_shell() -> Iterator[Shell]:
         work.mkdir()
         settings = {"PRB_CACHE": f"{folder}/cache", "COLUMNS": "1000", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
         with mock.patch.dict(os.environ, settings):
-            for name in ("FORCE_COLOR", "OPENAI_API_KEY", "OPENAI_BASE_URL", "PRB_STUDY_PASSWORD", "PRB_SERVE_TOKEN"):
+            for name in ("FORCE_COLOR", "OPENAI_API_KEY", "OPENAI_BASE_URL", "PRB_SERVE_TOKEN"):
                 os.environ.pop(name, None)
             yield Shell(work)
 

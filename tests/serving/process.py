@@ -56,13 +56,12 @@ def main(args: Args) -> None:
     from prb.serving.server import Limits, ServeConfig, serve
     from tests.serving.fakes import Recorder
 
-    done = serve(
+    serve(
         ServeConfig(model="recorder", port=0),
         model=Recorder(args.seconds, keep=False),
         ready=lambda server: print(json.dumps({"url": server.url}), flush=True),
         limits=Limits(queue=args.queue, batch=args.batch, answers=8, window=0.002),
     )
-    print(f"{done.scored} scored", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from tests.conftest import make_row, make_twins
 from tests.reporting.conftest import axe  # noqa: F401 - a fixture
 
 Row = dict[str, Any]
-PASSWORD = "correct horse"
 BEFORE = {f"{a}-{c}": "4" for a in "AB" for c in ("correctness", "relevance", "helpfulness")} | {"prefer": "A"}
 AFTER = {"prefer": "B", "difference": "preference"}
 
@@ -44,7 +43,7 @@ class Study:
     """A study in the test's own folder, served in this process."""
 
     def __init__(self, where: str, made: NewStudy) -> None:
-        self.where, self.links = where, made.links
+        self.where, self.links, self.password = where, made.links, made.password
         self.database: Database = open_study(where)
         self.app = make_app(Site(self.database), ["testserver"])
         self.tokens = [link.rpartition("/")[2] for link in made.links.values()]
@@ -93,7 +92,7 @@ class Study:
 
     def admin(self) -> Person:
         person = self.person(join=False)
-        assert person.send("/admin/login", {"password": PASSWORD}).status_code == 303
+        assert person.send("/admin/login", {"password": self.password}).status_code == 303
         return person
 
 
@@ -157,7 +156,6 @@ def make(
     tmp_path: Path, write_jsonl: Callable[..., Path], rows: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Make]:
     made: list[Study] = []
-    monkeypatch.setenv("PRB_STUDY_PASSWORD", PASSWORD)
     monkeypatch.setattr("argon2.PasswordHasher", CheapHasher)
 
     def make(data: list[Row] | None = None, *, practice: bool = False, **settings: Any) -> Study:

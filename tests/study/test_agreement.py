@@ -23,8 +23,8 @@ def row(item: int, annotator: int, **changes: Any) -> Row:
     names: Row = {"item": f"i{item}", "user": f"u{item}", "cluster": f"u{item}", "group": f"i{item}", "mirror": None}
     names |= {"annotator": f"p-{annotator}", "check": False, "first": "chosen"}
     reply = {"before": "chosen", "after": "chosen", "difference": "preference", "ratings": rated(4, 4)}
-    skip = {"skipped": None, "skipped_words": None, "revised": False}
-    times = {"seconds": [10.0, 10.0], "active": [9.0, 9.0], "at": 0.0}
+    skip = {"skipped": None, "revised": False}
+    times = {"seconds": [10.0, 10.0], "at": 0.0}
     return {**names, **reply, **skip, **times, **changes}
 
 

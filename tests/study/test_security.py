@@ -21,7 +21,7 @@ from prb.study.app import serve
 from prb.study.config import ServeConfig
 from prb.study.database import AUDIT, REPLY, STUDY, password_matches, replace_password
 from tests.conftest import make_row
-from tests.study.conftest import AFTER, BEFORE, PASSWORD, Make
+from tests.study.conftest import AFTER, BEFORE, Make
 
 EVIL = [
     "<script>alert(1)</script>",
@@ -55,8 +55,7 @@ def harmless(text: str) -> None:
 
 
 def test_nothing_an_answer_a_post_or_a_rubric_says_is_markup(make: Make) -> None:
-    rows, shown = [evil_row(n) for n in range(len(EVIL))], {"title": EVIL[0], "contact": EVIL[1]}
-    study = make(rows, annotators=1, overlap=1, checks=2, **shown)
+    study = make([evil_row(n) for n in range(len(EVIL))], annotators=1, overlap=1, checks=2, contact=EVIL[1])
     person = study.person()
     for _ in range(len(EVIL) + 2):
         harmless(person.open("/task"))
@@ -77,7 +76,7 @@ def test_nothing_a_participant_writes_is_markup(make: Make, monkeypatch: pytest.
     for text in EVIL:
         page = person.follow(person.action, {"narrative": text + "x" * 20_000})
         harmless(re.sub("[\x07\x1b\u202e\u2066]", "", page))  # inside the text field it stays what was typed
-    harmless(person.follow(person.action.replace("/task/", "/skip/"), {"reason": "other", "words": EVIL[1]}))
+    harmless(person.follow(person.action.replace("/task/", "/skip/"), {"reason": "other"}))
     harmless(person.open("/data"))
     harmless(study.admin().open("/admin"))
 
@@ -144,7 +143,7 @@ def test_only_hashes_of_links_sessions_and_passwords_are_at_rest(make: Make) -> 
     files = list(Path(study.where).parent.glob("s0.db*"))  # also what SQLite keeps beside it
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)  # only the owner can read them
     stored = b"".join(path.read_bytes() for path in files)
-    for secret in (*study.tokens, *cookies, PASSWORD):
+    for secret in (*study.tokens, *cookies, study.password):
         assert secret.encode() not in stored
     assert study.scalars(sa.select(STUDY.c.admin_hash))[0].startswith("$argon2id$")
 
@@ -154,11 +153,11 @@ def test_guessing_links_and_passwords_is_slow(make: Make, monkeypatch: pytest.Mo
     stranger = study.person(join=False)
     codes = [stranger.client.get(f"/join/{n}").status_code for n in range(12)]
     assert codes == [404] * 10 + [429] * 2
-    reply = stranger.send("/admin/login", {"password": PASSWORD})
+    reply = stranger.send("/admin/login", {"password": study.password})
     assert (reply.status_code, reply.headers["retry-after"]) == (429, "5")
     assert stranger.client.get(f"/join/{study.tokens[0]}").status_code == 200  # invited people are not held up
     study.app.state.site._attempts_since -= 61  # a minute later
-    assert stranger.send("/admin/login", {"password": PASSWORD}).status_code == 303
+    assert stranger.send("/admin/login", {"password": study.password}).status_code == 303
 
 
 def test_at_most_two_passwords_are_checked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +230,7 @@ def test_nobody_is_signed_in_by_another_site(make: Make) -> None:
     for headers in (*OWN, *FOREIGN):
         status = 303 if headers in OWN else 403
         client = study.person(join=False).client
-        assert client.post("/admin/login", data={"password": PASSWORD}, headers=headers).status_code == status
+        assert client.post("/admin/login", data={"password": study.password}, headers=headers).status_code == status
         assert client.post("/join", data={"invitation": study.tokens[0]}, headers=headers).status_code == status
 
 
@@ -274,7 +273,7 @@ def test_a_new_link_or_password_replaces_the_old_one_and_its_sessions(make: Make
     assert admin.send("/admin/renew", {"annotator": "99"}).status_code == 404
     password = replace_password(study.database)
     assert admin.client.get("/admin").status_code == 401
-    assert admin.send("/admin/login", {"password": PASSWORD}).status_code == 403
+    assert admin.send("/admin/login", {"password": study.password}).status_code == 403
     assert admin.send("/admin/login", {"password": password}).status_code == 303
 
 

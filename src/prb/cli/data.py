@@ -32,10 +32,8 @@ class ListConfig(Settings):
 class PullConfig(Settings):
     """Download a public dataset into the cache folder ($PRB_CACHE), every file checked by its SHA-256."""
 
-    name: Positional[str]
-    """Which one: polis."""
-    source: Name | None = None
-    """Another address with the same files, instead of where they are published."""
+    name: Positional[Literal["polis"]]
+    """Which one."""
 
 
 @config
@@ -236,13 +234,12 @@ def data_push(config: PushConfig) -> None:
 
 
 def data_pull(config: PullConfig) -> None:
-    from prb.data.pull import DOWNLOADS, pull
+    from prb.data.pull import ATTRIBUTION, LICENSE, pull_polis
 
     with watch() as progress:
-        folder = pull(config.name, config.source, progress)
-    about = DOWNLOADS[config.name]
-    content = {"folder": str(folder), "license": about.license, "attribution": about.attribution}
-    answer(config, content, f"license: {about.license}\n{about.attribution}\n{config.name}: {folder}")
+        folder = pull_polis(progress)
+    content = {"folder": str(folder), "license": LICENSE, "attribution": ATTRIBUTION}
+    answer(config, content, f"license: {LICENSE}\n{ATTRIBUTION}\n{config.name}: {folder}")
 
 
 # --- models and cache ---

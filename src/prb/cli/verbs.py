@@ -143,14 +143,14 @@ def serve(config: ServeConfig) -> None:
             print(orjson.dumps(server).decode(), flush=True)
         note(f"{server.model} at {server.url}; Ctrl-C answers accepted requests and stops")
 
-    done = run(config, ready=ready)
-    note(f"stopped; {done.scored:,} answers scored, {done.failed:,} failed")
+    run(config, ready=ready)
+    note("stopped")
 
 
 # --- study ---
 def study_new(config: NewConfig) -> None:
     from prb.study.config import DEFAULT_PORT
-    from prb.study.design import PASSWORD_VARIABLE, new_study
+    from prb.study.design import new_study
 
     study = new_study(config)
     if config.json:
@@ -164,8 +164,7 @@ def study_new(config: NewConfig) -> None:
     if public.scheme == "http" and public.hostname in ("127.0.0.1", "localhost", "::1"):
         port = public.port or 80
         options = "" if port == DEFAULT_PORT else f" --port {port}"
-    password = study.password or f"as in {PASSWORD_VARIABLE}"
-    print(f"\nadmin password: {password}\nnext: prb study serve {quote(study.where)}{options}")
+    print(f"\nadmin password: {study.password}\nnext: prb study serve {quote(study.where)}{options}")
 
 
 def study_serve(config: StudyServeConfig) -> None:
@@ -206,7 +205,7 @@ def study_demo(config: DemoConfig) -> None:
 
     def ready(server: DemoReady) -> None:
         print(f"take part        {server.link}", flush=True)
-        print(f"administration   {server.admin}   password: {server.password or 'yours'}", flush=True)
+        print(f"administration   {server.admin}   password: {server.password}", flush=True)
         print("Ctrl-C stops it", flush=True)
 
     run_demo(config, ready)

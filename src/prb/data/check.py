@@ -17,7 +17,7 @@ from prb.data.named.mirror import VERSION
 from prb.data.retrieve import leaking_choices
 from prb.data.schema import BUILD, Task, prepared
 from prb.data.source import Source, open_source
-from prb.data.votes import Voted
+from prb.data.votes import PollSource, VoteSource
 from prb.errors import Problem
 from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, reading_grade, words
 from prb.types import Item, Pair
@@ -54,7 +54,7 @@ def row_warnings(item: Item, source: Source) -> Iterator[str]:
             yield f"{where} shares {LEAK_WORDS} words in a row with the rubric or narrative: {shared!r}"
     shorter, *_, longer = sorted(map(len, item.answers))
     # answers that were written for their pair can be made alike, those that people voted on cannot
-    if longer > LENGTH_RATIO * shorter and not isinstance(source, Voted):
+    if longer > LENGTH_RATIO * shorter and not isinstance(source, VoteSource | PollSource):
         yield f"answers of very different length: {shorter} to {longer} characters"
     if leaks := leaking_choices(item.question, item.answers, item.choices):
         places = ", ".join(str(n + 1) for n in sorted(leaks))

@@ -298,10 +298,6 @@ class Dataset:
     def _sample(self) -> list[Item]:
         return [BUILD[self.task](data) for _, _, data in self._rows(self._sampled)]
 
-    def other(self, field: str) -> Iterator[Any]:
-        """For each row, a field that is not part of our format, `None` where it is missing. Reads the source again."""
-        return (data.get(field) for _, _, data in self._rows(self._sampled))
-
     def _rows(self, only: frozenset[int] | None = None) -> Iterator[tuple[int, RawRow, dict[str, Any]]]:
         for ordinal, row in enumerate(self.source.rows()):
             if ordinal in self._bad or (only is not None and ordinal not in only):

@@ -8,10 +8,8 @@ as neither is an error: without it, another question would be measured.
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
-from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Self, TypeVar
 
@@ -30,7 +28,6 @@ from typing_extensions import TypedDict
 
 from prb.data.source import MAX_COLUMNS, BadRow, RawRow, Row, Source, dict_row, file_source, hub_snapshot, kind_of
 from prb.errors import BadInput, Problem, by_kind
-from prb.registry import Spec
 from prb.types import Aspect, Choice, Item, Pair, Post, Rating, Role, Turn
 
 T = TypeVar("T")
@@ -176,21 +173,17 @@ def normalize(row: Row, kind: Kind = "pairs") -> Row:
         if type(row.get(field)) is str:
             changes[field] = literal(row[field]) if row[field].strip() else {} if field == "groups" else []
     rubric = changes.get("rubric_aspects", row.get("rubric_aspects"))
-    if rubric and (type(rubric) is str or (type(rubric) is list and type(rubric[0]) is str)):
-        changes["rubric_aspects"] = [{"aspect": aspect} for aspect in listed(rubric)]
+    if type(rubric) is list and rubric and type(rubric[0]) is str:
+        changes["rubric_aspects"] = [{"aspect": aspect} for aspect in rubric]
     profile = row.get("profile")
     if profile is not None and (type(profile) is not list or any(type(post) is str for post in profile)):
         changes["profile"] = _as_posts(profile)
     # question, context and answers, if any of them is given as messages
-    question, chosen, rejected = (messages_or_text(row.get(field)) for field in ("question", "chosen", "rejected"))
-    said = {"chosen": chosen, "rejected": rejected}
-    texts = {field: turns(value, field)[-1]["text"] for field, value in said.items() if are_messages(value)}
-    if question is None and len(texts) == 2:
-        if chosen[:-1] != rejected[:-1] or len(chosen) < 2:
-            raise BadRow("`question` is missing, and `chosen` and `rejected` do not begin with the same messages")
-        question = chosen[:-1]
-    asked = conversation(question, "question") if type(question) is list else {}
-    return {**row, **changes, **texts, **asked}
+    for field in ("chosen", "rejected"):
+        if are_messages(value := messages_or_text(row.get(field))):
+            changes[field] = turns(value, field)[-1]["text"]
+    question = messages_or_text(row.get("question"))
+    return {**row, **changes, **(conversation(question, "question") if type(question) is list else {})}
 
 
 def _as_posts(profile: Any) -> Any:
@@ -338,9 +331,8 @@ def read_items(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
 
 # rows of other formats, converted to ours
 
-ROLES = {"human": "user", "prompter": "user", "model": "assistant", "bot": "assistant", "gpt": "assistant"}
-ROLES |= {"ai": "assistant", "chatbot": "assistant", "developer": "system"}
-SPLIT_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
+ROLES = {"model": "assistant", "developer": "system"}
+"""Of messages in PRISM, and of OpenAI's."""
 
 
 def converted(source: Source, convert: Callable[[Row, RawRow], Iterable[T]]) -> Iterator[T | RawRow]:
@@ -435,12 +427,6 @@ number = partial(read_field, TypeAdapter(Number))
 items = partial(read_field, TypeAdapter(Annotated[NotEmpty[Any], Parsed]))
 
 
-def split_of(row: Mapping[str, Any], name: str = "") -> dict[str, str]:
-    """The split of a row, by its usual name, as a field to add; nothing if it has none."""
-    given = str(row.get(name or "split") or "")
-    return {"split": SPLIT_NAMES.get(given, given)} if given else {}
-
-
 # conversations
 
 
@@ -454,16 +440,9 @@ def are_messages(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(m, dict) and "content" in m for m in value)
 
 
-def _joined(content: Any) -> Any:
-    """The parts of one message as one text."""
-    if type(content) is not list:
-        return content
-    return "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in content)
-
-
 class Message(Foreign):
-    role: Annotated[Role, BeforeValidator(lambda role: ROLES.get(str(role).lower(), role))] = "user"
-    content: Annotated[str, BeforeValidator(_joined)]
+    role: Annotated[Role, BeforeValidator(lambda role: ROLES.get(str(role), role))] = "user"
+    content: str
 
 
 _messages_in = partial(read_field, TypeAdapter(NotEmpty[Message]))
@@ -517,12 +496,3 @@ def table(path: Path, *columns: str) -> Iterator[Row]:
         except BadRow as error:
             raise BadInput(f"{path}, line {row.line}: {error}") from None
         yield data
-
-
-def spec_name(factory: Callable[..., Source], path: str, *settings: Any, **options: Any) -> str:
-    """The spec that makes a source again: what differs from the defaults of its factory and of its settings."""
-    parameters = signature(factory).parameters
-    changed = {key: value for key, value in options.items() if value != parameters[key].default}
-    changed |= {f.name: v for s in settings for f in fields(s) if (v := getattr(s, f.name)) != f.default}
-    written = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in changed.items()}
-    return str(Spec(factory.__name__.replace("_", "-"), ({"path": path} if path else {}) | written))

@@ -7,11 +7,10 @@ with their bytes. `schema` decides what they mean, so that every format is check
 from __future__ import annotations
 
 import csv
-import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from importlib import import_module
 from itertools import chain, count
@@ -35,9 +34,6 @@ SPLITS = ("train", "validation", "test")
 EXTRA = "extra_json"
 """Parquet column for what does not fit the typed columns; see `convert`."""
 BOM = b"\xef\xbb\xbf"
-NUL = "holds a NUL byte"
-_NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-"""Not after an escaped backslash: a text may well mention `\\u0000`."""
 
 Row = dict[str, Any]
 
@@ -78,7 +74,20 @@ class Source(Protocol):
     def rows(self) -> Iterator[RawRow]: ...
 
 
-DATASETS: Registry[Source] = Registry("dataset", package="prb.data.named", group="prb.datasets")
+class NamedDatasets(Registry[Source]):
+    """Sources are named after the spec they are made of, in which a path on the hub has the revision that is read."""
+
+    def build(self, spec: Spec) -> Source:
+        path = spec.options.get("path", "")
+        if path.startswith("hub:"):
+            spec = Spec(spec.name, {**spec.options, "path": str(hub_snapshot(path)[0])})
+        source = super().build(spec)
+        if is_dataclass(source) and "name" in source.__dataclass_fields__:
+            return replace(source, name=str(spec))
+        return source
+
+
+DATASETS = NamedDatasets("dataset", package="prb.data.named", group="prb.datasets")
 """Named datasets; files, folders and hub ids need no name."""
 
 
@@ -112,7 +121,7 @@ def open_rows(text: str) -> Source:
     path = Path(text)
     if not path.exists():
         raise BadInput(f"{text} does not exist")
-    return RowSource(text, partial(_read_folder, path)) if path.is_dir() else file_source(path)
+    return RowSource(partial(_read_folder, path), text) if path.is_dir() else file_source(path)
 
 
 def file_source(path: Path) -> Source:
@@ -120,7 +129,7 @@ def file_source(path: Path) -> Source:
         raise BadInput(f"{path} is not a regular file; datasets are read more than once, so save it as one")
     if path.suffix not in READERS:
         raise BadInput(f"{path}: unknown format; known formats are {', '.join(READERS)}")
-    return RowSource(str(path), partial(READERS[path.suffix], path))
+    return RowSource(partial(READERS[path.suffix], path), str(path))
 
 
 def find_row(spec: str, row_id: str | None) -> RawRow:
@@ -140,8 +149,8 @@ def find_row(spec: str, row_id: str | None) -> RawRow:
 class RowSource:
     """Rows that a function reads from the beginning whenever it is called."""
 
-    name: str
     rows: Callable[[], Iterator[RawRow]]
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -173,7 +182,7 @@ def _read_jsonl(path: Path) -> Iterator[RawRow]:
             except orjson.JSONDecodeError as error:
                 yield RawRow(path.name, number, text, problem=f"broken JSON: {error.msg} (column {error.colno})")
             else:
-                yield RawRow(path.name, number, text, data, NUL if _has_nul(text) else None)
+                yield RawRow(path.name, number, text, data)
 
 
 def _read_parquet(path: Path) -> Iterator[RawRow]:
@@ -297,7 +306,7 @@ def hub_source(text: str) -> Source:
             lines = str(error).split("\n")  # the last one names the cause
             raise BadInput(f"{spec} cannot be read: {' '.join(dict.fromkeys((lines[0], lines[-1])))}") from None
 
-    return RowSource(str(spec), rows)
+    return RowSource(rows, str(spec))
 
 
 def _hub_library(name: str) -> Any:
@@ -330,22 +339,16 @@ def dict_row(place: str, line: int, row: Any, *, folded: bool = False) -> RawRow
         raw = orjson.dumps(row, option=orjson.OPT_SORT_KEYS, default=str)
     except (ValueError, TypeError, RecursionError) as error:
         return RawRow(place, line, b"", problem=f"holds what JSON cannot hold: {first_line(error)}")
-    return RawRow(place, line, raw, row, NUL if _has_nul(raw) else None)
+    return RawRow(place, line, raw, row)
 
 
 def _without_nulls(value: Any) -> Any:
-    """Without the struct fields that only other rows have; an Arrow map is an object."""
-    if isinstance(value, list) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-        return dict(value)
+    """Without the struct fields that only other rows have."""
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return value
-
-
-def _has_nul(line: bytes) -> bool:
-    return b"\\u0000" in line and _NUL_ESCAPE.search(line) is not None
 
 
 class Spool:

@@ -17,11 +17,11 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import combinations, islice, product
-from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,28 +33,11 @@ from prb.data.source import RawRow, Row, Source, Spool
 from prb.errors import BadInput
 from prb.hashing import draw
 from prb.stats.estimate import Ints
+from prb.summary import Retest
 from prb.text.words import normalized
 from prb.types import Query
 
 Size = Annotated[int, Field(ge=0)]
-
-
-@runtime_checkable
-class Voted(Protocol):
-    """A source of votes."""
-
-    def agreements(self) -> list[float]:
-        """For every two votes of one user on the same: 1 if they agree, ½ if one is a tie, 0 if they are opposite."""
-        ...
-
-
-def retest(source: Source) -> dict[str, float] | None:
-    """How often users who voted twice on the same preferred the same, and the number of such vote pairs.
-
-    `None` where nobody did.
-    """
-    agreements = source.agreements() if isinstance(source, Voted) else []
-    return {"agreement": sum(agreements) / len(agreements), "n": len(agreements)} if agreements else None
 
 
 # votes on lists of answers
@@ -112,10 +95,10 @@ class Voting:
 class VoteSource:
     """The votes that a source's rows are converted to, as rows with a history."""
 
-    name: str
     inner: Source
     convert: Callable[[Row, RawRow], Iterable[Vote]]
-    settings: Voting
+    settings: Voting = Voting()
+    name: str = ""
 
     def rows(self) -> Iterator[RawRow]:
         number, index = 0, self.index
@@ -151,14 +134,17 @@ class VoteSource:
             **more,
         )
 
-    def agreements(self) -> list[float]:
+    def retest(self) -> Retest | None:
+        """How often users who voted twice on the same preferred the same; a tie agrees by half with a preference.
+        `None` where nobody did."""
         index = self.index
-        return [
+        agreements = [
             1.0 if index.tops[a] == index.tops[b] else 0.5 if 0 in (index.tops[a], index.tops[b]) else 0.0
             for numbers in index.groups.values()
             for again in index.by_user(numbers).values()
             for a, b in combinations(again, 2)
         ]
+        return Retest(agreement=sum(agreements) / len(agreements), n=len(agreements)) if agreements else None
 
     @cached_property
     def index(self) -> VoteIndex:
@@ -384,9 +370,9 @@ class Past(NamedTuple):
 class PollSource:
     """The votes of polls as rows with a history."""
 
-    name: str
     read: Callable[[], Iterable[Poll | RawRow]]
-    settings: PollVoting = field(default_factory=PollVoting)
+    settings: PollVoting
+    name: str = ""
 
     @cached_property
     def _read(self) -> list[Poll | RawRow]:
@@ -395,9 +381,6 @@ class PollSource:
     @cached_property
     def polls(self) -> list[Poll]:
         return [poll for poll in self._read if isinstance(poll, Poll)]
-
-    def agreements(self) -> list[float]:
-        return []  # a poll has one vote of a user on an item
 
     def rows(self) -> Iterator[RawRow]:
         yield from (row for row in self._read if isinstance(row, RawRow))

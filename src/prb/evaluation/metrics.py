@@ -24,7 +24,7 @@ import numpy as np
 
 from prb import __version__
 from prb.data.load import LINKED, Dataset, Index
-from prb.data.votes import Voted, retest
+from prb.data.votes import PollSource, VoteSource
 from prb.errors import BadInput
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes
@@ -58,7 +58,6 @@ from prb.summary import (
     PairResult,
     PaperCounts,
     RatingResult,
-    Retest,
     RewardBench2,
     Spread,
     Summary,
@@ -339,8 +338,10 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
     if dataset.index.most_answers > 2:
         about.chance = dataset.index.chance
     about.restraint = int(facts.restraint.sum())
-    if isinstance(dataset.source, Voted):
-        about.noise_ceiling = msgspec.convert(retest(dataset.source), Retest | None)
+    if isinstance(dataset.source, VoteSource):
+        about.noise_ceiling = dataset.source.retest()
+    elif isinstance(dataset.source, PollSource):
+        about.noise_ceiling = None  # a poll has one vote of a user on an item
     summary = Summary(
         prb=__version__,
         task=config.task,

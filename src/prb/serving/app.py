@@ -7,10 +7,8 @@ import base64
 import binascii
 import hmac
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -36,8 +34,6 @@ OPENRLHF_PATIENCE = 120.0
 """Seconds that its requests wait for room in the queue. OpenRLHF retries only five times, a second apart, before it
 aborts the training, but waits three minutes for a reply. Other clients get status 429 with Retry-After."""
 ROUTES = ("/v1/score", "/get_reward", "/info", "/healthz", "/metrics")
-SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
 # --- requests and replies: ours and OpenRLHF's ---
@@ -121,8 +117,8 @@ class RewardRequest(msgspec.Struct):
 
     query: Answers
     prompts: list[str]
-    labels: list[str | QueryIn]
-    """A query of `/v1/score`, as JSON text or an object."""
+    labels: list[str]
+    """Queries of `/v1/score`, as JSON text."""
 
     def asks(self) -> list[Ask]:
         if not len(self.query) == len(self.prompts) == len(self.labels):
@@ -132,7 +128,7 @@ class RewardRequest(msgspec.Struct):
             if not text.startswith(prompt):
                 raise HTTPException(422, f"query.{n} does not begin with prompts.{n}")
             try:  # an invalid label is an error: without the user it would be a different question
-                query = msgspec.json.decode(label, type=QueryIn) if isinstance(label, str) else label
+                query = msgspec.json.decode(label, type=QueryIn)
             except msgspec.DecodeError as error:
                 raise HTTPException(422, f"labels.{n} is not a query: {error}") from None
             asks.append(Ask(query.query(), without_end(text.removeprefix(prompt))))
@@ -199,25 +195,14 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        histogram = partial(Histogram, registry=registry)
         self.requests = Counter("prb_requests", "Requests by route and status", ["route", "status"], registry=registry)
-        self.request_seconds = histogram(
-            "prb_request_seconds", "From first byte to reply", ["route"], buckets=SECONDS_BUCKETS
-        )
         self.answers = Counter("prb_answers", "Answers that went through the model", ["result"], registry=registry)
-        self.batch_answers = histogram("prb_batch_answers", "Answers per batch", buckets=SIZE_BUCKETS)
-        self.batch_queries = histogram("prb_batch_queries", "Queries per batch", buckets=SIZE_BUCKETS)
-        self.batch_seconds = histogram("prb_batch_seconds", "The model's time per batch", buckets=SECONDS_BUCKETS)
+        self.batch_seconds = Histogram("prb_batch_seconds", "The model's time per batch", registry=registry)
         self.waiting = Gauge("prb_waiting_answers", "Answers in the queue", registry=registry)
-        self.scored = self.failed = 0
 
-    def count_batch(self, *, answers: int, queries: int, failed: int, seconds: float) -> None:
-        self.scored += answers - failed
-        self.failed += failed
+    def count_batch(self, answers: int, failed: int, seconds: float) -> None:
         self.answers.labels("scored").inc(answers - failed)
         self.answers.labels("failed").inc(failed)
-        self.batch_answers.observe(answers)
-        self.batch_queries.observe(queries)
         self.batch_seconds.observe(seconds)
 
 
@@ -326,7 +311,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        started, status = time.perf_counter(), 500
+        status = 500
         route = scope["path"] if scope["path"] in ROUTES else "other"
 
         async def note_status(message: Message) -> None:
@@ -342,7 +327,6 @@ class Guard:
             log.error("a request failed: %s", place_of(error))
         finally:
             self._metrics.requests.labels(route, status).inc()
-            self._metrics.request_seconds.labels(route).observe(time.perf_counter() - started)
 
     def _refused(self, headers: Headers, route: str) -> Response | None:
         try:

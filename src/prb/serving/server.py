@@ -93,21 +93,13 @@ class Ready:
     fingerprint: str
 
 
-@dataclass(frozen=True)
-class Served:
-    """Reported when the server has stopped."""
-
-    scored: int
-    failed: int
-
-
 def serve(
     config: ServeConfig,
     *,
     model: RewardModel | None = None,
     ready: Callable[[Ready], None],
     limits: Limits | None = None,
-) -> Served:
+) -> None:
     """Serve until SIGINT or SIGTERM; `model`, if given, is served under the name `config.model`."""
     try:
         from prb.serving import http
@@ -136,7 +128,6 @@ def serve(
         server.run(sockets=[listener])
         if server.force_exit:
             raise PrbError("stopped at once: accepted requests were not answered")
-    return Served(metrics.scored, metrics.failed)
 
 
 def read_token(config: ServeConfig) -> str | None:
@@ -177,9 +168,11 @@ class Waiting:
 
 
 class Batcher:
-    """`on_batch` is told of each call of the model: `answers`, `queries`, `failed`, `seconds`."""
+    """`on_batch` is told of each call of the model: how many answers, how many of them failed, and the seconds."""
 
-    def __init__(self, score: Score, limits: Limits, on_batch: Callable[..., None] = lambda **_: None) -> None:
+    def __init__(
+        self, score: Score, limits: Limits, on_batch: Callable[[int, int, float], None] = lambda *_: None
+    ) -> None:
         self._score, self._limits, self._on_batch = score, limits, on_batch
         self._condition = threading.Condition()
         self._waiting: dict[int, Waiting] = {}  # by arrival
@@ -250,9 +243,8 @@ class Batcher:
             seconds = time.perf_counter() - started
             self._pace = 0.7 * (self._pace or seconds / len(batch)) + 0.3 * seconds / len(batch)
             failed = sum(isinstance(results[waiting.ask], Failure) for waiting in batch)
-            queries = len({ask.query for ask in unique})
             # reported before results go out: a client that has its score finds it counted
-            self._on_batch(answers=len(batch), queries=queries, failed=failed, seconds=seconds)
+            self._on_batch(len(batch), failed, seconds)
             for waiting in batch:
                 waiting.future.set_result(results[waiting.ask])
 

@@ -6,10 +6,10 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from sqlalchemy import Connection
 
@@ -19,7 +19,6 @@ from prb.study.config import Judgment
 from prb.study.database import (
     ANNOTATOR,
     ASSIGNMENT,
-    AUDIT,
     ITEM,
     POST,
     REPLY,
@@ -31,10 +30,9 @@ from prb.study.database import (
     study_row,
 )
 from prb.study.judgments import judgments
-from prb.study.site import Posted, Refused, ServedSite, Site, redirect
+from prb.study.site import BOUND, OwnForm, Posted, Refused, ServedSite, Site, redirect
 
 LIVE_DRAWS = 200
-EVENTS = 12
 MIN_ITEMS = 5
 """Annotators with fewer finished items are not flagged."""
 FAST = 1 / 3
@@ -42,6 +40,18 @@ FAST = 1 / 3
 MANY_SKIPS = 0.3
 ONE_SIDED = 0.85
 ADMIN = APIRouter(prefix="/admin")
+
+
+def administrator(request: Request, site: ServedSite) -> None:
+    """Refuses everybody else."""
+    session = request.session
+    with site.database.read() as connection:
+        password = sha256(study_row(connection).admin_hash)[:BOUND]
+    if session.get("admin") != password or time.time() > session.get("admin_until", 0):
+        raise Refused(401, "Please sign in")
+
+
+Administrator = Annotated[None, Depends(administrator)]
 
 
 @ADMIN.get("/login")
@@ -62,8 +72,7 @@ def login(request: Request, site: ServedSite, form: Posted) -> Response:
 
 
 @ADMIN.post("/leave")
-def leave(request: Request, site: ServedSite, form: Posted) -> Response:
-    site.administrator(request, form)
+def leave(request: Request, _: Administrator, __: OwnForm) -> Response:
     request.session.pop("admin")
     return redirect("/admin/login")
 
@@ -72,7 +81,7 @@ def leave(request: Request, site: ServedSite, form: Posted) -> Response:
 def overview(request: Request, site: ServedSite) -> Response:
     if "admin" not in request.session:
         return redirect("/admin/login")
-    site.administrator(request)
+    administrator(request, site)
     return overview_page(request, site)
 
 
@@ -81,7 +90,6 @@ def overview_page(request: Request, site: Site, *, invited: str = "", token: str
     with site.database.read() as connection:
         rows = judgments(connection) if site.kind == "validate" else []
         annotators = annotator_table(connection, rows)
-        events = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(EVENTS)).all()
         state = study_row(connection).state
     seconds = [a.seconds for a in annotators if a.seconds]
     address = site.url or str(request.base_url).rstrip("/")
@@ -93,17 +101,14 @@ def overview_page(request: Request, site: Site, *, invited: str = "", token: str
         total=sum(a.total for a in annotators),
         typical=statistics.median(seconds) if seconds else None,
         agreement=summarize(rows, draws=LIVE_DRAWS) if site.kind == "validate" else None,
-        events=events,
-        clock=lambda at: time.strftime("%d %b %H:%M", time.gmtime(at)),
         link=(invited, f"{address}/join/{token}") if token else None,
         state=state,
     )
 
 
 @ADMIN.post("/renew")
-def renew(request: Request, site: ServedSite, form: Posted) -> Response:
+def renew(request: Request, site: ServedSite, _: Administrator, form: OwnForm) -> Response:
     """A new invitation; the old link stops working, and so do its sessions, which are bound to it."""
-    site.administrator(request, form)
     number, token = form.get("annotator", ""), new_token()
     annotator = int(number) if number.isdecimal() and len(number) < 10 else -1
     with site.database.write() as connection:
@@ -116,9 +121,8 @@ def renew(request: Request, site: ServedSite, form: Posted) -> Response:
 
 
 @ADMIN.post("/state")
-def set_state(request: Request, site: ServedSite, form: Posted) -> Response:
+def set_state(site: ServedSite, _: Administrator, form: OwnForm) -> Response:
     """Close or reopen the study; annotators keep what they saved."""
-    site.administrator(request, form)
     state = form.get("state", "")
     if state not in ("open", "closed"):
         raise Refused(400, "There is no such state")
@@ -129,9 +133,8 @@ def set_state(request: Request, site: ServedSite, form: Posted) -> Response:
 
 
 @ADMIN.get("/items")
-def items(request: Request, site: ServedSite) -> Response:
+def items(request: Request, site: ServedSite, _: Administrator) -> Response:
     """Every judged item with its texts and votes, those to look at first."""
-    site.administrator(request)
     with site.database.read() as connection:
         rows = judgments(connection) if site.kind == "validate" else []
         content = {row.key: row.content for row in connection.execute(sa.select(ITEM.c.key, ITEM.c.content))}
@@ -158,8 +161,7 @@ def annotator_table(connection: Connection, rows: Sequence[Judgment]) -> list[An
     counts = {row.annotator: (row.done or 0, row.total) for row in connection.execute(totals)}
     post_counts = sa.select(POST.c.annotator, sa.func.count()).group_by(POST.c.annotator)
     posts = {row[0]: row[1] for row in connection.execute(post_counts)}
-    # per finished item, the time in view where the browser measured it
-    spent = sa.func.sum(sa.func.coalesce(REPLY.c.active, REPLY.c.seconds))
+    spent = sa.func.sum(REPLY.c.seconds)
     per_item = sa.select(ASSIGNMENT.c.annotator, spent).join_from(ASSIGNMENT, REPLY).where(ASSIGNMENT.c.done)
     times = defaultdict[int, list[float]](list)
     for annotator, total in connection.execute(per_item.group_by(ASSIGNMENT.c.id, ASSIGNMENT.c.annotator)):

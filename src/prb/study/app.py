@@ -50,7 +50,6 @@ GRACE_SECONDS = 10
 ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104 - to refuse them without a public address
 HTTP_ERRORS = {
     404: ("There is nothing here", ""),
-    408: ("That took too long", "Nothing was saved. Go back and try again."),
     413: ("This is too long", f"At most {MAX_BODY // 1024} kB can be sent at once; nothing was saved."),
 }
 NOT_SAVED = (
@@ -141,7 +140,7 @@ class DemoReady(NamedTuple):
     link: str
     """Invitation of the annotator whose items are still open."""
     admin: str
-    password: str | None
+    password: str
 
 
 def run_demo(config: DemoConfig, ready: Callable[[DemoReady], None]) -> None:
@@ -172,8 +171,8 @@ def fill(database: Database) -> None:
             for row in rows[: len(rows) - 2 * n]:
                 spent, *replies = simulated(row, n)
                 for step, reply in enumerate(replies, 1):
-                    times = {"seconds": spent, "active": spent * 0.9}
-                    store_reply(connection, annotator, row.id, step, reply, last=step == len(replies), **times)
+                    last = step == len(replies)
+                    store_reply(connection, annotator, row.id, step, reply, last=last, seconds=spent)
 
 
 def simulated(row: Any, n: int) -> tuple[float, dict[str, str], dict[str, str]]:

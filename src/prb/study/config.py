@@ -42,10 +42,8 @@ class Judgment(msgspec.Struct, frozen=True, kw_only=True):
     """The preference before and after the rubric was shown."""
     difference: str | None
     skipped: str | None
-    skipped_words: str | None
     revised: bool
     seconds: list[float]
-    active: list[float | None]
     at: float
     more: dict[str, str] = {}
     """Replies to all other questions."""
@@ -77,8 +75,6 @@ class NewConfig(Settings):
     in it takes the next free place."""
     completion: str = ""
     """Completion code, or https:// address, that is shown at the end."""
-    title: str = ""
-    """Title at the top of every page."""
     contact: str = ""
     """Whom to write to with questions; shown at the foot of every page."""
     consent: Place | None = None

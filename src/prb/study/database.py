@@ -41,7 +41,7 @@ STUDY = sa.Table(
     Column("state", String(16), nullable=False, server_default="open"),
     Column("public_hash", String(64)),
 )
-"""`secret` signs sessions and forms; `state` is open, paused or closed; `public_hash` belongs to the public link."""
+"""`secret` signs sessions and forms; `state` is open or closed; `public_hash` belongs to the public link."""
 ANNOTATOR = sa.Table(
     "annotator",
     METADATA,
@@ -87,7 +87,6 @@ REPLY = sa.Table(
     Column("step", Integer, primary_key=True, autoincrement=False),
     Column("fields", JSON, nullable=False),
     Column("seconds", Float, nullable=False),
-    Column("active", Float),
     Column("at", Float, nullable=False),
 )
 """One reply; its primary key makes a second vote impossible."""

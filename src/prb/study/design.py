@@ -5,7 +5,6 @@ Assignments are balanced by construction and determined by the seed.
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections import defaultdict
@@ -27,7 +26,6 @@ from prb.study.judgments import LETTERS, has_rubric
 from prb.text.words import words
 from prb.types import Item, Pair
 
-PASSWORD_VARIABLE = "PRB_STUDY_PASSWORD"  # noqa: S105 - the name of a variable
 TITLES = {"validate": "Which answer suits this user?", "collect": "Your preferences"}
 TEXTS = files("prb.study") / "texts"
 Row = dict[str, Any]
@@ -55,8 +53,8 @@ class NewStudy(NamedTuple):
     judgements: int
     links: dict[str, str]
     """Annotator to invitation link; the study stores only hashes. With a public link, only that one."""
-    password: str | None
-    """The administrator's, if it was generated here."""
+    password: str
+    """The administrator's."""
 
 
 def new_study(config: NewConfig) -> NewStudy:
@@ -80,13 +78,12 @@ def new_study(config: NewConfig) -> NewStudy:
         content = PRACTICE | ({} if rubric else {"rubric": [], "narrative": ""})
         assignments += [Assignment(a, len(items), -1, a % 2 == 1) for a in range(config.annotators)]
         items.append({"key": "practice", "cluster": "practice", "is_check": False, "content": content})
-    given_password = os.environ.get(PASSWORD_VARIABLE) or None
-    password = given_password or db.new_token()[: db.PASSWORD_LENGTH]
+    password = db.new_token()[: db.PASSWORD_LENGTH]
     tokens, public, now = [db.new_token() for _ in range(config.annotators)], db.new_token(), time.time()
     study = {
         "id": 1,
         "kind": config.kind,
-        "title": config.title or TITLES[config.kind],
+        "title": TITLES[config.kind],
         "settings": {**config.saved(), "consent": consent, "rubric": rubric, "practice": practice},
         "admin_hash": db.hash_password(password),
         "created": now,
@@ -107,8 +104,7 @@ def new_study(config: NewConfig) -> NewStudy:
     links = {a["name"]: f"{url}/join/{token}" for a, token in zip(annotators, tokens, strict=True)}
     if config.public:
         links = {"everybody": f"{url}/take/{public}?PROLIFIC_PID={{{{%PROLIFIC_PID%}}}}"}
-    where = redact_options(config.out)
-    return NewStudy(where, counted, judgements, links, None if given_password else password)
+    return NewStudy(redact_options(config.out), counted, judgements, links, password)
 
 
 def validate_items(config: NewConfig) -> list[Row]:

@@ -33,9 +33,9 @@ SKIP_REASONS = {
 }
 MAX_TEXT = 20_000
 """Characters of a post, a question or a wish; longer ones are refused, never cut."""
-EXPORTED_ELSEWHERE = frozenset({"ratings", "prefer", "difference", "skip", "words"})
+EXPORTED_ELSEWHERE = frozenset({"ratings", "prefer", "difference", "skip"})
 """Fields of a validation reply that have a column of their own; every other field is exported under its own name."""
-COLLECTED_ELSEWHERE = frozenset({"narrative", "ratings", "best", "skip", "words"})
+COLLECTED_ELSEWHERE = frozenset({"narrative", "ratings", "best", "skip"})
 """Likewise for a collection; every other field is exported in `replies`: a name may mean something else there."""
 LETTERS = ascii_uppercase
 """Names of the answers on the page."""
@@ -129,8 +129,8 @@ def check_reply(fields: Sequence[FormField], form: Mapping[str, str]) -> tuple[d
     return reply, wrong
 
 
-def too_long(text: str, limit: int = MAX_TEXT) -> str:
-    return f"This text has {len(text):,} characters; at most {limit:,} are allowed"
+def too_long(text: str) -> str:
+    return f"This text has {len(text):,} characters; at most {MAX_TEXT:,} are allowed"
 
 
 def unblind(reply: Mapping[str, Any], flipped: bool) -> dict[str, Any]:
@@ -229,7 +229,6 @@ def store_reply(
     *,
     last: bool,
     seconds: float,
-    active: float | None,
 ) -> Stored:
     """Store one reply. The row's key is (assignment, step), so it is stored once however often it is sent."""
     assigned = sa.select(ASSIGNMENT.c.done).where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator)
@@ -242,7 +241,7 @@ def store_reply(
         return "saved" if stored[step] == reply else "kept"
     if row.done or step != len(stored) + 1:
         return "kept"
-    values = {"assignment": assignment, "step": step, "fields": dict(reply), "seconds": seconds, "active": active}
+    values = {"assignment": assignment, "step": step, "fields": dict(reply), "seconds": seconds}
     connection.execute(sa.insert(REPLY), {**values, "at": time.time()})
     if last:
         connection.execute(sa.update(ASSIGNMENT).where(ASSIGNMENT.c.id == assignment).values(done=True))
@@ -346,10 +345,8 @@ def judgments(connection: Connection) -> list[Judgment]:
                 after=after.get("prefer"),
                 difference=after.get("difference"),
                 skipped=before.get("skip") or after.get("skip"),
-                skipped_words=before.get("words") or after.get("words") or None,
                 revised=first.revised,
                 seconds=[step.seconds for step in steps],
-                active=[step.active for step in steps],
                 at=steps[-1].at,
                 more={name: value for name, value in (before | after).items() if name not in EXPORTED_ELSEWHERE},
             )

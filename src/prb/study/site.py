@@ -63,7 +63,6 @@ NOTICES = {
     "change it.",
     "undone": "Taken back. Change what you like and save it again.",
 }
-MAX_SKIP_WORDS = 1000
 MAX_EXTERNAL_ID = 200
 OFFERED = 12
 """Questions shown to choose from, those with the fewest takers first."""
@@ -118,36 +117,6 @@ class Site:
     def page(self, request: Request, name: str, status: int = 200, **fields: Any) -> HTMLResponse:
         token = self._forms.dumps([request.scope.get("session", {}).get("key"), time.time()])
         return HTMLResponse(self.templates.get_template(name).render(token=token, **fields), status)
-
-    def administrator(self, request: Request, form: Form | None = None) -> None:
-        """Refuses everybody else and, if there is a form, one that is not from our page."""
-        session = request.session
-        with self.database.read() as connection:
-            password = sha256(study_row(connection).admin_hash)[:BOUND]
-        if session.get("admin") != password or time.time() > session.get("admin_until", 0):
-            raise Refused(401, "Please sign in")
-        if form is not None:
-            self.form_age(request, form)
-
-    def annotator(self, request: Request, form: Form | None = None) -> Any:
-        """The row of whoever is signed in and, if there is a form, sent it from our page."""
-        session = request.session
-        with self.database.read() as connection:
-            row = connection.execute(sa.select(ANNOTATOR).where(ANNOTATOR.c.id == session.get("annotator", -1))).first()
-        if row is None or not row.token_hash or row.token_hash[:BOUND] != session.get("link"):
-            raise Refused(401, "Please open your invitation link")
-        if form is not None:
-            self.form_age(request, form)
-        return row
-
-    def working(self, request: Request, form: Form | None = None) -> Any:
-        """The same, if the study is open and they have given their consent."""
-        annotator = self.annotator(request, form)
-        with self.database.read() as connection:
-            self.check_open(connection)
-        if self.settings["consent"] and annotator.consented is None:
-            raise Refused(403, "Please give your consent first")
-        return annotator
 
     def form_age(self, request: Request, form: Form) -> float:
         """Seconds since the page of this form was made; refuses a form that is not from our page."""
@@ -214,6 +183,38 @@ async def read_form(request: Request) -> Form:
 
 ServedSite = Annotated[Site, Depends(served_site)]
 Posted = Annotated[Form, Depends(read_form)]
+
+
+def own_form(request: Request, site: ServedSite, form: Posted) -> Form:
+    """A form that the same session got from us."""
+    site.form_age(request, form)
+    return form
+
+
+def signed_in(request: Request, site: ServedSite) -> Any:
+    """The row of the annotator whose link opened the session."""
+    session = request.session
+    with site.database.read() as connection:
+        row = connection.execute(sa.select(ANNOTATOR).where(ANNOTATOR.c.id == session.get("annotator", -1))).first()
+    if row is None or not row.token_hash or row.token_hash[:BOUND] != session.get("link"):
+        raise Refused(401, "Please open your invitation link")
+    return row
+
+
+SignedIn = Annotated[Any, Depends(signed_in)]
+
+
+def at_work(site: ServedSite, annotator: SignedIn) -> Any:
+    """The same, if the study is open and they have given their consent."""
+    with site.database.read() as connection:
+        site.check_open(connection)
+    if site.settings["consent"] and annotator.consented is None:
+        raise Refused(403, "Please give your consent first")
+    return annotator
+
+
+OwnForm = Annotated[Form, Depends(own_form)]
+AtWork = Annotated[Any, Depends(at_work)]
 
 
 def redirect(path: str) -> RedirectResponse:
@@ -297,15 +298,13 @@ def take(request: Request, site: ServedSite, form: Posted) -> Response:
 
 
 @PAGES.post("/leave")
-def leave(request: Request, site: ServedSite, form: Posted) -> Response:
-    site.annotator(request, form)
+def leave(request: Request, _: SignedIn, __: OwnForm) -> Response:
     request.session.pop("annotator")
     return redirect("/")
 
 
 @PAGES.get("/data")
-def data(request: Request, site: ServedSite) -> Response:
-    annotator = site.annotator(request)
+def data(request: Request, site: ServedSite, annotator: SignedIn) -> Response:
     with site.database.read() as connection:
         stored = stored_data(connection, annotator.id)
     shown = {"stored": stored, "pseudonym": annotator.pseudonym, "consent": site.settings["consent"]}
@@ -313,8 +312,7 @@ def data(request: Request, site: ServedSite) -> Response:
 
 
 @PAGES.post("/data/delete")
-def delete(request: Request, site: ServedSite, form: Posted) -> Response:
-    annotator = site.annotator(request, form)
+def delete(request: Request, site: ServedSite, annotator: SignedIn, form: OwnForm) -> Response:
     if form.get("sure") != "yes":
         raise Refused(422, "Tick the box first", "Nothing was deleted. It cannot be undone, so go back and confirm it.")
     with site.database.write() as connection:
@@ -326,8 +324,7 @@ def delete(request: Request, site: ServedSite, form: Posted) -> Response:
 
 
 @PAGES.post("/consent")
-def consent(request: Request, site: ServedSite, form: Posted) -> Response:
-    annotator = site.annotator(request, form)
+def consent(site: ServedSite, annotator: SignedIn, form: OwnForm) -> Response:
     if form.get("agree") != "yes":
         text = "To take part, go back and tick the box. If you prefer not to, close this page: nothing is stored."
         raise Refused(422, "Do you want to take part?", text)
@@ -339,8 +336,7 @@ def consent(request: Request, site: ServedSite, form: Posted) -> Response:
 
 # --- the steps of an item ---
 @PAGES.get("/task")
-def task(request: Request, site: ServedSite, notice: str = "") -> Response:
-    annotator = site.annotator(request)
+def task(request: Request, site: ServedSite, annotator: SignedIn, notice: str = "") -> Response:
     with site.database.read() as connection:
         site.check_open(connection)
         if site.settings["consent"] and annotator.consented is None:
@@ -392,8 +388,7 @@ def item_page(
 
 
 @PAGES.post("/task/{assignment}/{step}")
-def reply(request: Request, site: ServedSite, assignment: Id, step: Id, form: Posted) -> Response:
-    annotator = site.working(request)
+def reply(request: Request, site: ServedSite, annotator: AtWork, assignment: Id, step: Id, form: Posted) -> Response:
     with site.database.read() as connection:
         content = assigned_content(connection, annotator.id, assignment)
         now = current_step(connection, annotator.id, site.kind)
@@ -410,14 +405,11 @@ def reply(request: Request, site: ServedSite, assignment: Id, step: Id, form: Po
 
 
 @PAGES.post("/skip/{assignment}/{step}")
-def skip(request: Request, site: ServedSite, assignment: Id, step: Id, form: Posted) -> Response:
-    annotator = site.working(request)
-    reason, words = form.get("reason", ""), form.get("words", "").strip()
+def skip(request: Request, site: ServedSite, annotator: AtWork, assignment: Id, step: Id, form: Posted) -> Response:
+    reason = form.get("reason", "")
     if reason not in SKIP_REASONS:
         raise Refused(422, "Why skip it?", "Go back and choose a reason.")
-    if len(words) > MAX_SKIP_WORDS:
-        raise Refused(422, "Your explanation is too long", too_long(words, MAX_SKIP_WORDS))
-    return save(request, site, annotator.id, (assignment, step), {"skip": reason, "words": words}, form, last=True)
+    return save(request, site, annotator.id, (assignment, step), {"skip": reason}, form, last=True)
 
 
 def save(
@@ -431,21 +423,16 @@ def save(
     last: bool,
 ) -> Response:
     """Store a reply to (assignment, step) and go to the next one."""
-    age = site.form_age(request, form)
-    try:
-        active = max(0.0, min(float(form.get("active", "")), age))  # as the browser counted it
-    except ValueError:
-        active = None
+    seconds = site.form_age(request, form)
     with site.database.write() as connection:
-        stored = store_reply(connection, annotator, *place, reply, last=last, seconds=age, active=active)
+        stored = store_reply(connection, annotator, *place, reply, last=last, seconds=seconds)
     if stored == "missing":
         raise Refused(404, "There is nothing here")
     return redirect("/task?notice=kept" if stored == "kept" else "/task")
 
 
 @PAGES.post("/undo")
-def undo(request: Request, site: ServedSite, form: Posted) -> Response:
-    annotator = site.working(request, form)
+def undo(site: ServedSite, annotator: AtWork, form: OwnForm) -> Response:
     with site.database.write() as connection:
         now = current_step(connection, annotator.id, site.kind)
         if form.get("from") != (now.place if now else END):  # a second click, or another tab
@@ -465,38 +452,35 @@ def lock_annotator(connection: Connection, annotator: int) -> None:
 
 
 @COLLECT.get("/posts")
-def posts(request: Request, site: ServedSite) -> Response:
-    annotator = site.working(request)
+def posts(request: Request, site: ServedSite, annotator: AtWork) -> Response:
     with site.database.read() as connection:
         given = posts_of(connection, annotator.id)
     return site.page(request, "posts.html", posts=given, least=MIN_POSTS, most=MAX_POSTS)
 
 
 @COLLECT.post("/posts")
-def add_post(request: Request, site: ServedSite, form: Posted) -> Response:
-    annotator = site.working(request, form).id
+def add_post(site: ServedSite, annotator: AtWork, form: OwnForm) -> Response:
     text = form.get("text", "").strip()
     wrong = too_long(text) if len(text) > MAX_TEXT else ""
     if wrong or not text:
         raise Refused(422, "Go back and change your post", wrong or "Write or paste something first.")
     with site.database.write() as connection:
-        lock_annotator(connection, annotator)
-        posts = posts_of(connection, annotator)
+        lock_annotator(connection, annotator.id)
+        posts = posts_of(connection, annotator.id)
         if len(posts) >= MAX_POSTS:
             raise Refused(422, f"{MAX_POSTS} posts are enough", "Go back and remove one to add another.")
         if all(post.text != text for post in posts):  # a second click adds nothing
-            row = {"annotator": annotator, "digest": sha256(text), "text": text, "at": time.time()}
+            row = {"annotator": annotator.id, "digest": sha256(text), "text": text, "at": time.time()}
             connection.execute(sa.insert(POST).values(**row))
-            log(connection, "post added", annotator=annotator)
+            log(connection, "post added", annotator=annotator.id)
     return redirect("/posts")
 
 
 @COLLECT.post("/posts/{post}/remove")
-def remove_post(request: Request, site: ServedSite, post: Id, form: Posted) -> Response:
-    annotator = site.working(request, form).id
+def remove_post(site: ServedSite, annotator: AtWork, post: Id, _: OwnForm) -> Response:
     with site.database.write() as connection:
-        connection.execute(sa.delete(POST).where(POST.c.id == post, POST.c.annotator == annotator))
-        log(connection, "post removed", annotator=annotator)
+        connection.execute(sa.delete(POST).where(POST.c.id == post, POST.c.annotator == annotator.id))
+        log(connection, "post removed", annotator=annotator.id)
     return redirect("/posts")
 
 
@@ -509,34 +493,32 @@ def offered_questions(connection: Connection, annotator: int) -> list[Any]:
 
 
 @COLLECT.get("/questions")
-def questions(request: Request, site: ServedSite) -> Response:
-    annotator = site.working(request).id
+def questions(request: Request, site: ServedSite, annotator: AtWork) -> Response:
     with site.database.read() as connection:
-        offered, (_, taken) = offered_questions(connection, annotator), progress(connection, annotator)
+        offered, (_, taken) = offered_questions(connection, annotator.id), progress(connection, annotator.id)
     return site.page(request, "questions.html", offered=offered[:OFFERED], taken=taken)
 
 
 @COLLECT.post("/questions")
-def take_questions(request: Request, site: ServedSite, form: Posted) -> Response:
+def take_questions(site: ServedSite, annotator: AtWork, form: OwnForm) -> Response:
     """A question of one's own has no answers, so only step 1 is asked."""
-    annotator = site.working(request, form).id
     own = form.get("own", "").strip()
     if len(own) > MAX_TEXT:
         raise Refused(422, "Go back and shorten your question", too_long(own))
     with site.database.write() as connection:
-        lock_annotator(connection, annotator)
-        items = [row.id for row in offered_questions(connection, annotator) if f"pick-{row.id}" in form]
+        lock_annotator(connection, annotator.id)
+        items = [row.id for row in offered_questions(connection, annotator.id) if f"pick-{row.id}" in form]
         if own:
             key, content = f"own-{secrets.token_hex(8)}", {"question": own, "answers": [], "category": ""}
-            row = {"key": key, "cluster": key, "is_check": False, "owner": annotator, "content": content}
+            row = {"key": key, "cluster": key, "is_check": False, "owner": annotator.id, "content": content}
             items.append(connection.scalar(sa.insert(ITEM).values(**row).returning(ITEM.c.id)))
         if not items:
             raise Refused(422, "Which question?", "Go back and pick at least one, or ask one of your own.")
-        _, taken = progress(connection, annotator)
+        _, taken = progress(connection, annotator.id)
         rows = [
-            {"annotator": annotator, "item": item, "position": taken + n, "flipped": False}
+            {"annotator": annotator.id, "item": item, "position": taken + n, "flipped": False}
             for n, item in enumerate(items)
         ]
         connection.execute(sa.insert(ASSIGNMENT), rows)
-        log(connection, "questions taken", annotator=annotator, items=items)
+        log(connection, "questions taken", annotator=annotator.id, items=items)
     return redirect("/task")

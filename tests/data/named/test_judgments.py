@@ -16,7 +16,7 @@ import pytest
 
 from prb.data.load import load, load_pairs
 from prb.data.source import open_source
-from prb.errors import BadInput, BadSpec
+from prb.errors import BadInput
 from tests.data.named.reading import Row, read
 from tests.data.named.test_votes import assert_twins
 
@@ -138,11 +138,7 @@ def test_the_test_rows_are_evaluated_and_the_others_are_the_history(write_jsonl)
     assert rows["c2-test-2"]["choices"] == rows["c5-test-5"]["choices"] == past
     assert rows["c1-train-1"]["choices"] == past[1:]
     assert "choices" not in rows["c4-train-4"]
-    short = {row["id"]: row for row in read(f"{spec}&history=1")}
-    assert (short["c2-test-2"]["choices"], short["c6-test-6"]["choices"]) == (past[1:], past[:1])  # other prompts only
-    assert open_source(f"{spec}&history=1").name == f"{spec}&history=1"
-    with pytest.raises(BadSpec, match="history='-1'"):
-        open_source(f"{spec}&history=-1")
+    assert rows["c6-test-6"]["choices"] == past[:1]  # other prompts only
 
 
 def test_earlier_turns_are_the_context(write_jsonl) -> None:

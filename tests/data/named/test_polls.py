@@ -43,7 +43,7 @@ WORDS = {"+": "agree", "-": "Disagree", "0": "pass"}
 # rows
 
 
-@pytest.mark.parametrize("values", [WORDS, {"+": 1, "-": -1.0, "0": 0}, {"+": "like", "-": "dislike", "0": "skip"}])
+@pytest.mark.parametrize("values", [WORDS, {"+": 1, "-": -1.0, "0": 0}, {"+": "like", "-": "dislike", "0": "pass"}])
 def test_an_item_agreed_with_is_chosen_over_one_disagreed_with(write_jsonl, values) -> None:
     rows = read(f"votes?path={write_jsonl(long_table(VOTES, values))}&item=item&{FEW}")
     assert {(row["user"], row["chosen"], row["rejected"]) for row in rows} == {

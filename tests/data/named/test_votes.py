@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from prb.data.load import load
-from prb.data.source import MemorySource, open_source
-from prb.data.votes import retest
+from prb.data.source import open_source
 from prb.errors import BadInput, BadSpec
+from prb.summary import Retest
 from tests.data.named.reading import Row, read
 
 PANDALM = "prompt=instruction,input&answers=response1,response2&voters=annotator1,annotator2,annotator3&id=idx"
@@ -63,9 +63,9 @@ def test_the_history_holds_the_last_votes_and_never_one_on_the_same_prompt(write
 
 
 def test_votes_of_the_test_split_are_nobodys_history(write_jsonl) -> None:
-    split = [vote("ann", f"{n}?", 0, fold=fold) for n, fold in enumerate(("train", "val", "test", "test"))]
+    split = [vote("ann", f"{n}?", 0, fold=fold) for n, fold in enumerate(("train", "dev", "test", "test"))]
     rows = read(f"votes?path={write_jsonl(split)}&split=fold")
-    assert [row["split"] for row in rows] == ["train", "validation", "test", "test"]
+    assert [row["split"] for row in rows] == ["train", "dev", "test", "test"]
     assert [[c["question"] for c in row["choices"]] for row in rows] == [["1?"], ["0?"], ["0?", "1?"], ["0?", "1?"]]
 
 
@@ -76,7 +76,7 @@ def test_more_than_two_answers_are_one_row_with_the_others_rejected(write_jsonl)
 
 
 def test_conversations_and_what_is_known_of_a_user_come_along(write_jsonl) -> None:
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "human", "content": "Tea?"}]
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tea?"}]
     row = {**vote("ann", "Tea?", 0), "prompt": messages, "age": 61, "city": None, "kind": "food"}
     [made] = read(f"votes?path={write_jsonl([row])}&about=age,city&category=kind")
     assert (made["question"], made["context"]) == ("Tea?", [{"role": "system", "text": "Be brief."}])
@@ -85,8 +85,9 @@ def test_conversations_and_what_is_known_of_a_user_come_along(write_jsonl) -> No
 
 
 def test_the_name_of_a_source_makes_it_again(write_jsonl) -> None:
-    source = open_source(f"votes?path={write_jsonl(VOTES)}&mirror=true&per_pair=1&about=age")
-    assert source.name.endswith("set.jsonl&about=age&mirror=true&per_pair=1")
+    spec = f"votes?path={write_jsonl(VOTES)}&mirror=true&per_pair=1&about=age"
+    source = open_source(spec)
+    assert source.name == spec
     assert list(open_source(source.name).rows()) == list(source.rows())
 
 
@@ -164,12 +165,11 @@ def test_the_agreement_of_users_with_themselves_is_measured_where_they_voted_aga
     again = [vote("ann", "Tea?", 0), vote("ann", "Milk?", 1), vote("bob", "Tea?", 1), vote("bob", "Tea?", "tie")]
     source = open_source(f"votes?path={write_jsonl([*VOTES, *again])}")
     # ann says the same twice; of bob's three votes two agree and one is a tie
-    assert retest(source) == {"agreement": (1 + 1 + 1 + 0.5 + 0.5) / 5, "n": 5}
+    assert source.retest() == Retest(agreement=(1 + 1 + 1 + 0.5 + 0.5) / 5, n=5)
 
 
 def test_without_repeated_votes_the_ceiling_is_unknown(write_jsonl) -> None:
-    assert retest(open_source(f"votes?path={write_jsonl(VOTES)}")) is None
-    assert retest(MemorySource("rows", [])) is None
+    assert open_source(f"votes?path={write_jsonl(VOTES)}").retest() is None
 
 
 # --- size, and real votes
@@ -203,4 +203,4 @@ def test_pandalm_gives_a_couple_for_each_two_opposite_votes(shared_data) -> None
     assert all(row["question"] not in [c["question"] for c in row["choices"]] for row in rows)
     assert len(load(f"{spec}&per_pair=1", skip_bad=True)) == 2 * 61
     # the same two answers were shown again: nearly always with the same result
-    assert retest(open_source(spec)) == {"agreement": pytest.approx(0.9966, abs=1e-4), "n": 447}
+    assert open_source(spec).retest() == Retest(agreement=pytest.approx(0.9966, abs=1e-4), n=447)

@@ -35,13 +35,12 @@ from prb.data.schema import (
     main_file,
     number,
     posts,
-    spec_name,
     table,
     text,
     turns,
 )
 from prb.data.source import DATASETS, READERS, BadRow, RawRow, Row, Source, file_source, open_rows
-from prb.data.votes import Size, Vote, VoteSource, Voting, ranks_by
+from prb.data.votes import Vote, VoteSource, Voting, ranks_by
 from prb.errors import BadInput
 from prb.hashing import draw
 
@@ -72,7 +71,7 @@ class PrismConversation(Foreign):
 
 
 @DATASETS.register("prism")
-def prism(path: str, history: Size = 16) -> Source:
+def prism(path: str) -> Source:
     """Users' own ratings of replies, turn by turn: path=FOLDER with conversations.jsonl and survey.jsonl, or hub:…."""
     conversations = main_file(path, "prism", "conversations.jsonl")
     survey = conversations.with_name("survey.jsonl")
@@ -125,9 +124,7 @@ def prism(path: str, history: Size = 16) -> Source:
             )
             context += [{"role": "user", "text": question}, {"role": "assistant", "text": chosen[0].content}]
 
-    return VoteSource(
-        spec_name(prism, path, history=history), file_source(conversations), votes, Voting(history=history)
-    )
+    return VoteSource(file_source(conversations), votes)
 
 
 # PersonalRewardBench (SynthesizeMe, arXiv 2506.05598): PRISM and Chatbot Arena users with several choices each.
@@ -144,7 +141,7 @@ class ChosenReply(Foreign):
 
 
 @DATASETS.register("personalrewardbench")
-def personalrewardbench(path: str, history: Size = 64) -> Source:
+def personalrewardbench(path: str) -> Source:
     """One reply against another in a user's own conversation; past choices are the user's train and validation rows."""
     source = open_rows(path)
 
@@ -163,9 +160,7 @@ def personalrewardbench(path: str, history: Size = 64) -> Source:
             unit=choice.conversation_id,
         )
 
-    return VoteSource(
-        spec_name(personalrewardbench, source.name, history=history), source, votes, Voting(history=history)
-    )
+    return VoteSource(source, votes, Voting(history=64))
 
 
 # Community Alignment (Meta, 2025): people in five countries choosing one of four replies, turn by turn.
@@ -212,7 +207,7 @@ def community_alignment(path: str, voting: Voting) -> Source:
             )
             context += [{"role": "user", "text": question}, {"role": "assistant", "text": replies[preferred]}]
 
-    return VoteSource(spec_name(community_alignment, source.name, voting), source, votes, voting)
+    return VoteSource(source, votes, voting)
 
 
 # CoVal and its predecessor Collective Alignment 1 (OpenAI, 2025): people ranking four replies to contested prompts.
@@ -281,7 +276,7 @@ def coval(path: str, *, block: Literal["personal", "world"] = "personal", voting
                 groups=facts,
             )
 
-    return VoteSource(spec_name(coval, path, voting, block=block), file_source(comparisons), votes, voting)
+    return VoteSource(file_source(comparisons), votes, voting)
 
 
 # BESPOKE (arXiv 2509.21106): thirty people, their chat and search histories, and their scores of answers.
@@ -311,7 +306,7 @@ class BespokeRow(Foreign):
 
 
 @DATASETS.register("bespoke")
-def bespoke(path: str, history: Size = 16) -> Source:
+def bespoke(path: str) -> Source:
     """The answer a user scored highest against those they scored lower, with their chats and searches as posts."""
     folder = folder_of(path, "bespoke")
 
@@ -351,7 +346,7 @@ def bespoke(path: str, history: Size = 16) -> Source:
             unit=given.query_id,
         )
 
-    return VoteSource(spec_name(bespoke, path, history=history), file_source(queries), votes, Voting(history=history))
+    return VoteSource(file_source(queries), votes)
 
 
 # PersonalLLM (arXiv 2409.20296): simulated users, each a mixture of ten reward models over eight answers per prompt.
@@ -404,8 +399,7 @@ def personalllm(
             id_, ranks = f"u{user:04}", ranks_by(rewards)
             yield Vote(at, f"{at.line}-{id_}", id_, prompt, list(given.values()), ranks, category="personalllm")
 
-    name = spec_name(personalllm, source.name, voting, users=users, raters=raters, alpha=alpha)
-    return VoteSource(name, source, votes, voting)
+    return VoteSource(source, votes, voting)
 
 
 @lru_cache(maxsize=100_000)

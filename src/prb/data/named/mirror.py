@@ -53,9 +53,9 @@ def mirror(
     """
     if split is None:
         unfold = {"couples": unfold_couple, "hard": unfold_hard, "restraint": unfold_restraint}
-        return RowSource("mirror", partial(written_rows, unfold))
+        return RowSource(partial(written_rows, unfold))
     if split == "mention":
-        return RowSource("mirror?split=mention", partial(written_rows, {"restraint": unfold_mention}))
+        return RowSource(partial(written_rows, {"restraint": unfold_mention}))
     if users % 2:
         raise BadSpec(f"dataset 'mirror': users come in couples, so their number must be even, not {users}")
     return Composed(split, users, seed, axes, half)
@@ -240,11 +240,7 @@ class Composed:
     """How many of the axes; all by default."""
     half: int | None = None
     """1 or 2: only this half of each axis's posts and questions."""
-
-    @property
-    def name(self) -> str:
-        fewer = "".join(f"&{key}={n}" for key, n in (("axes", self.axes), ("half", self.half)) if n)
-        return f"mirror?split={self.split}&users={self.users}&seed={self.seed}{fewer}"
+    name: str = ""
 
     @property
     def bank(self) -> Bank:

@@ -26,7 +26,6 @@ from prb.data.schema import (
     literal,
     pair,
     posts,
-    spec_name,
     table,
     text,
     turns,
@@ -36,8 +35,7 @@ from prb.data.votes import one_or_all
 from prb.errors import BadInput
 
 # AlignX (arXiv 2503.15463): 1.3 million preferences of Reddit users. Every row carries its user along: a description,
-# comments on other posts, and pairs they preferred elsewhere. P-Soups, a benchmark file beside it, has `profile`
-# instead.
+# comments on other posts, and pairs they preferred elsewhere.
 
 
 class Comment(Foreign):
@@ -54,7 +52,6 @@ class AlignXChoice(Foreign):
 class AlignXRow(AlignXChoice):
     id: Any = None
     description: AnyText = Field("", alias="Demographic Information")
-    profile: AnyText = ""
     comments: list[Comment] = Field([], alias="User-Generated Content")
     earlier: list[AlignXChoice] = Field([], alias="Pair-wise Comparative Feedback")
 
@@ -67,7 +64,6 @@ def alignx(path: str) -> Source:
     def convert(given: Row, at: RawRow) -> Iterator[RawRow]:
         row = AlignXRow.read(given)
         row_id = str(row.id or f"{at.place.rsplit('.', 1)[0]}-{at.line}")
-        descriptions = filter(None, (row.description, row.profile))
         comments = [f"{comment.prompt}\n\n{comment.comment}" for comment in row.comments]
         yield pair(
             at,
@@ -77,11 +73,11 @@ def alignx(path: str) -> Source:
             chosen=row.chosen,
             rejected=row.rejected,
             category="alignx",
-            profile=[*posts(descriptions, f"{row_id}-about", "about"), *posts(comments, row_id, "comment")],
+            profile=[*posts([row.description], f"{row_id}-about", "about"), *posts(comments, row_id, "comment")],
             choices=[{"question": p.prompt, "chosen": p.chosen, "rejected": p.rejected} for p in row.earlier],
         )
 
-    return RowSource(spec_name(alignx, source.name), partial(converted, source, convert))
+    return RowSource(partial(converted, source, convert))
 
 
 # LaMP-QA (arXiv 2506.00137): questions from StackExchange, with past posts, a narrative and rubric aspects. Published
@@ -105,7 +101,7 @@ def lampqa(path: str) -> Source:
             made[name] = [{k: v for k, v in item.items() if v is not None} for item in objects]
         yield dict_row(at.place, at.line, made)
 
-    return RowSource(spec_name(lampqa, source.name), partial(converted, source, convert))
+    return RowSource(partial(converted, source, convert))
 
 
 # PersonaMem (arXiv 2504.14225) and PersonaMem-v2: simulated users, long chats, four answers to the next message. The
@@ -123,8 +119,7 @@ def personamem(path: str, size: Literal["32k", "128k", "1M"] = "32k") -> Source:
     questions = next((root / name for name in names if (root / name).is_file()), None) if root.is_dir() else root
     if questions is None:
         raise BadInput(f"dataset 'personamem': {path} holds none of {', '.join(names)}")
-    name = spec_name(personamem, path, size=size)
-    return RowSource(name, partial(converted, file_source(questions), PersonaMem(questions, size).pair))
+    return RowSource(partial(converted, file_source(questions), PersonaMem(questions, size).pair))
 
 
 @dataclass(frozen=True)
@@ -272,7 +267,7 @@ def prefeval(path: str, form: Literal["persona", "choice", "explicit"] = "person
             profile=posts(texts, row_id, "preference" if form == "explicit" else "chat"),
         )
 
-    return RowSource(spec_name(prefeval, path, form=form), rows)
+    return RowSource(rows)
 
 
 # RewardBench (Lambert et al., arXiv 2403.13787), RewardBench 2 (arXiv 2506.01937), and every file of the same shape: a
@@ -300,4 +295,4 @@ def rewardbench(path: str) -> Source:
             row_id = f"{subset}-{row_id}"
         yield dict_row(at.place, at.line, {**row, "id": row_id, "category": subset})
 
-    return RowSource(spec_name(rewardbench, source.name), partial(converted, source, convert))
+    return RowSource(partial(converted, source, convert))

@@ -9,8 +9,8 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from prb.data.pull import pulled
-from prb.data.schema import about, folder_of, identifier, number, spec_name, table, text
+from prb.data.pull import pulled_polis
+from prb.data.schema import about, folder_of, identifier, number, table, text
 from prb.data.source import DATASETS, BadRow, RawRow, Row, RowSource, Source, file_source
 from prb.data.votes import Ballot, Poll, PollSource, PollVoting, Vote, VoteSource, Voting, collect, user_split
 from prb.errors import BadInput, unknown
@@ -29,7 +29,7 @@ def polis(*, conversation: str = "*", voting: PollVoting, path: str = "") -> Sou
 
     conversation: which ones, names or patterns separated by commas; `!name` leaves one out.
     """
-    home = folder_of(path, "polis") if path else pulled("polis")
+    home = folder_of(path, "polis") if path else pulled_polis()
     folders = [home] if (home / COMMENTS).is_file() else sorted(p.parent for p in home.glob(f"*/{COMMENTS}"))
     if not folders:
         raise BadInput(f"dataset 'polis': {home} holds no conversation, which is a folder with {COMMENTS}")
@@ -46,7 +46,6 @@ def polis(*, conversation: str = "*", voting: PollVoting, path: str = "") -> Sou
         and not any(fnmatchcase(folder.name, pattern) for pattern in excluded)
     ]
     return PollSource(
-        spec_name(polis, path, voting, conversation=conversation),
         lambda: (p for f in selected for p in collect(_polis_ballots(f), place=f"{f.name}/{MATRIX}")),
         voting,
     )
@@ -108,7 +107,7 @@ def global_dialogues(path: str, voting: PollVoting) -> Source:
     def polls() -> Iterator[Poll]:
         return collect(chain.from_iterable(map(ballots, rounds)), place=BINARY)
 
-    return PollSource(spec_name(global_dialogues, path, voting), polls, voting)
+    return PollSource(polls, voting)
 
 
 def _thoughts(folder: Path, name: str) -> dict[str, Row]:
@@ -161,9 +160,8 @@ def global_dialogues_preferences(path: str, voting: Voting) -> Source:
             groups=facts,
         )
 
-    name = spec_name(global_dialogues_preferences, path, voting)
-    rows = RowSource(name, lambda: chain.from_iterable(file_source(file).rows() for file in files))
-    return VoteSource(name, rows, votes, voting)
+    rows = RowSource(lambda: chain.from_iterable(file_source(file).rows() for file in files))
+    return VoteSource(rows, votes, voting)
 
 
 # PluriHarms (Li et al., ICLR 2026): 100 people rating how harmful 150 requests to an AI assistant are, from 0 to 100.
@@ -196,5 +194,4 @@ def pluriharms(path: str, voting: PollVoting) -> Source:
                         raise BadInput(f"{folder / ANNOTATIONS}: {user}: {error}") from None
                     yield Ballot("pluriharms", HARMFUL, user, request.strip(), value, *person)
 
-    name = spec_name(pluriharms, path, voting)
-    return PollSource(name, lambda: collect(ballots(), middle=50.0, place=ANNOTATIONS), voting)
+    return PollSource(lambda: collect(ballots(), middle=50.0, place=ANNOTATIONS), voting)

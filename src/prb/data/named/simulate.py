@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from prb.config import Count, NonNegative, Share, Size
-from prb.data.schema import spec_name
 from prb.data.source import DATASETS, RawRow, Row, Source, dict_row
 from prb.errors import BadSpec
 from prb.prompts import fill
@@ -110,12 +109,13 @@ class World:
 @DATASETS.register("simulate")
 def simulate(world: World) -> Source:
     """Users with a known taste over named answer attributes, for testing methods: made up, any size."""
-    return Simulated(spec_name(simulate, "", world), world)
+    return Simulated(world)
 
 
-class Simulated(NamedTuple):
-    name: str
+@dataclass(frozen=True)
+class Simulated:
     world: World
+    name: str = ""
 
     def rows(self) -> Iterator[RawRow]:
         world, line = self.world, 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -14,28 +13,20 @@ from pydantic import Field
 
 from prb.data.schema import (
     about,
-    are_messages,
     conversation,
     converted,
     field,
     identifier,
     items,
     messages_or_text,
-    spec_name,
-    split_of,
     text,
-    turns,
 )
 from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, open_rows
 from prb.data.votes import Ballot, Poll, PollSource, PollVoting, Vote, VoteSource, collect
 from prb.errors import BadSpec
 
-TIES = frozenset({"", "tie", "tied", "both", "neither", "equal", "same", "none", "bothbad", "tie (bothbad)"})
-_ANSWER = re.compile(r"(?:model|response|answer|completion|output)[ _-]?([a-z]|\d+)", re.IGNORECASE)
-"""`model_a`, as arenas write it, and how answers are called elsewhere."""
-OPINIONS = dict.fromkeys(("agree", "agreed", "yes", "like", "up", "true", "1"), 1.0)
-OPINIONS |= dict.fromkeys(("disagree", "disagreed", "no", "dislike", "down", "false", "-1"), -1.0)
-OPINIONS |= dict.fromkeys(("pass", "passed", "skip", "unsure", "neutral", "neither", "0"), 0.0)
+TIES = ("", "tie")
+OPINIONS = {"agree": 1.0, "like": 1.0, "1": 1.0, "disagree": -1.0, "dislike": -1.0, "-1": -1.0, "pass": 0.0, "0": 0.0}
 ASKED_OF_USER = "Which statement does this user agree with?"
 """The question of votes on items without a topic."""
 
@@ -73,31 +64,27 @@ def votes(path: str, columns: Columns, voting: TableVoting) -> Source:
     if columns.voters and (columns.choice or columns.item):
         raise BadSpec("dataset 'votes': voters cannot be combined with choice or item")
     source = open_rows(path)
-    name = spec_name(votes, source.name, columns, voting)
     if not columns.item:
-        return VoteSource(name, source, partial(_votes, columns), voting)
+        return VoteSource(source, partial(_votes, columns), voting)
 
     def read() -> Iterator[Poll | RawRow]:
         ballots = list(converted(source, partial(_ballots_on_items, columns)))
         yield from (row for row in ballots if isinstance(row, RawRow))
         yield from collect((ballot for ballot in ballots if isinstance(ballot, Ballot)), place=source.name)
 
-    return PollSource(name, read, voting)
+    return PollSource(read, voting)
 
 
 def _votes(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
     parts, names = columns.prompt.split(","), columns.answers.split(",")
     prompt = row.get(parts[0]) if len(parts) == 1 else "\n\n".join(filter(None, (row.get(p) or "" for p in parts)))
-    if parts[0] in names:  # a conversation that ends with the answer
-        prompt = (messages_or_text(prompt) or [])[:-1]
     asked = conversation(messages_or_text(field({columns.prompt: prompt}, columns.prompt)), columns.prompt)
     if len(names) == 1:
         answers = items(row, names[0])
         if not all(isinstance(answer, str) and answer.strip() for answer in answers):
             raise BadRow(f"`{names[0]}` must be a list of texts")
     else:
-        given = {name: messages_or_text(row.get(name)) for name in names}
-        answers = [turns(v, name)[-1]["text"] if are_messages(v) else text(row, name) for name, v in given.items()]
+        answers = [text(row, name) for name in names]
     if len(answers) < 2:
         raise BadRow(f"`{columns.answers}` must hold at least two answers")
     labels = labels_of(len(answers), tuple(names) if len(names) > 1 else ())
@@ -138,8 +125,12 @@ def _ballots_on_items(columns: Columns, row: Row, at: RawRow) -> Iterator[Ballot
 
 def _shared_fields(columns: Columns, row: Row, user: str) -> dict[str, Any]:
     facts = {c: str(row[c]) for c in columns.about.split(",") if row.get(c) not in (None, "")}
-    category = str(row.get(columns.category) or "votes")
-    return {"category": category, "profile": about(user, facts), "groups": facts, **split_of(row, columns.split)}
+    return {
+        "category": str(row.get(columns.category) or "votes"),
+        "split": str(row.get(columns.split or "split") or "") or None,
+        "profile": about(user, facts),
+        "groups": facts,
+    }
 
 
 @cache
@@ -160,8 +151,6 @@ def preferred(value: Any, column: str, answers: Sequence[str], labels: Mapping[s
     label = str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
     if label.lower() in labels:
         return labels[label.lower()]
-    if (named := _ANSWER.fullmatch(label)) and named[1].lower() in labels:
-        return labels[named[1].lower()]
     if label in answers:
         return answers.index(label)
     if label.lower() in TIES or (label == "0" and "1" in labels):

@@ -1,4 +1,4 @@
-// Everything works without this file. It adds keys, drafts that survive a reload, time in view, one click instead of two.
+// Everything works without this file. It adds keys, drafts that survive a reload, one click instead of two.
 "use strict";
 const work = document.getElementById("work");
 const rows = work ? [...work.querySelectorAll("fieldset.ask, .ask.written, .line:has([required])")] : [];
@@ -64,7 +64,7 @@ function toggle(id) {
 
 document.addEventListener("keydown", (event) => {
   const target = event.target;
-  const writing = target.matches("textarea, input[type=text], input[type=password]");
+  const writing = target.matches("textarea, input[type=password]");
   const form = target.form || work;
   if (form && event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); form.requestSubmit(); return; }
   if (writing && event.key === "Escape") { target.blur(); return; }
@@ -94,7 +94,7 @@ if (draft || document.querySelector("[data-saved]")) {
   Object.keys(sessionStorage).filter((key) => key.startsWith("draft-") && key !== draft).forEach((key) => sessionStorage.removeItem(key));
 }
 function keep() {
-  if (draft) sessionStorage.setItem(draft, JSON.stringify([...new FormData(work)].filter(([name]) => !["token", "active"].includes(name))));
+  if (draft) sessionStorage.setItem(draft, JSON.stringify([...new FormData(work)].filter(([name]) => name !== "token")));
 }
 if (draft) {
   for (const [name, value] of JSON.parse(sessionStorage.getItem(draft) || "[]")) {
@@ -114,12 +114,6 @@ if (work) {
   });
 }
 
-let seen = 0;
-let since = document.hidden ? null : performance.now();
-document.addEventListener("visibilitychange", () => {
-  if (since !== null) seen += performance.now() - since;
-  since = document.hidden ? null : performance.now();
-});
 document.addEventListener("submit", (event) => {
   if (event.target === work && open().length) {
     event.preventDefault();
@@ -130,9 +124,6 @@ document.addEventListener("submit", (event) => {
   const button = event.target.querySelector("button");
   if (button.getAttribute("aria-busy") === "true") { event.preventDefault(); return; }
   button.setAttribute("aria-busy", "true");
-  if (event.target === work && work.elements.active) {
-    work.elements.active.value = ((seen + (since === null ? 0 : performance.now() - since)) / 1000).toFixed(1);
-  }
 });
 addEventListener("pageshow", () => document.querySelectorAll("[aria-busy]").forEach((b) => b.removeAttribute("aria-busy")));
 
