@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -368,6 +368,7 @@ class ModelResult(Struct, frozen=True, kw_only=True):
     failures: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BonContrast(Paired):
     """Two models at the largest k, paired by query; or a model and `CHANCE`."""
 
@@ -486,7 +487,7 @@ def summarize(
         rows: list[dict[str, Any]] = []
         for a, b in pairs:
             tested = difference(grade_of[a], grade_of[b], clusters, seed=seed)
-            rows.append({"model_a": a, "model_b": b, "k": ks[-1], **tested.as_dict()})
+            rows.append({"model_a": a, "model_b": b, "k": ks[-1], **asdict(tested)})
         correct(rows)
         return [BonContrast(**row) for row in rows]
 

@@ -13,7 +13,7 @@ two margins with opposite signs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -32,7 +32,7 @@ from prb.stats.estimate import (
     totals,
     wilson,
 )
-from prb.types import Estimate, Tested
+from prb.types import Difference, Estimate, Tested
 
 LEVEL = 0.05
 EXACT_CLUSTERS = 20
@@ -60,26 +60,6 @@ WORD = 64
 """Bits of a random word."""
 _CHUNK = 1 << 22
 """Numbers drawn at once, to bound memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Mean difference of two columns on the rows both answered."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    n: int
-    dropped: int
-    """Rows that failed on either side."""
-    test: str
-    smallest_detectable: float | None = None
-    """The true difference that 80 % of repetitions would find significant at the 5 % level; with too few clusters
-    there is none."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, seed: int = 0) -> Difference:
