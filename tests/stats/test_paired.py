@@ -21,7 +21,7 @@ from prb.stats.paired import (
     average_user_share,
     bootstrap,
     bootstrap_interval,
-    correct,
+    corrected,
     difference,
     flip_rate,
     holm,
@@ -378,9 +378,9 @@ def test_holm_agrees_with_closed_testing(ps):
 
 
 def test_only_rows_that_could_be_significant_are_corrected_for():
-    rows = [{"p": 0.01}, {"p": None}, {"p": 0.04}, *[{"p": 1.0, "test": "none"} for _ in range(8)]]
-    correct(rows)
-    assert [row["p_holm"] for row in rows] == [0.02, None, 0.04, *[1.0] * 8]
+    ps = [0.01, None, 0.04, *[1.0] * 8]
+    rows = [{"p": p, "test": "none" if p == 1 else "sign-flip"} for p in ps]
+    assert [row["p_holm"] for row in corrected(rows)] == [0.02, None, 0.04, *[1.0] * 8]
 
 
 def test_rounding_leaves_no_cluster_that_should_cancel():

@@ -65,7 +65,7 @@ from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder, write_lines
 from prb.stats.credit import Bend, curves, headroom, kl_bound, overoptimization, powers
 from prb.stats.estimate import Floats, average, codes
-from prb.stats.paired import correct, difference
+from prb.stats.paired import corrected, difference
 from prb.summary import DatasetAbout, Paired, needs_donors
 from prb.types import Comparer, Estimate, Failure, Pair, RewardModel, Scorer
 from prb.work import Breaker, CalledModel, FailureConfig, open_replies, refuse_failures, share_problem
@@ -488,8 +488,7 @@ def summarize(
         for a, b in pairs:
             tested = difference(grade_of[a], grade_of[b], clusters, seed=seed)
             rows.append({"model_a": a, "model_b": b, "k": ks[-1], **asdict(tested)})
-        correct(rows)
-        return [BonContrast(**row) for row in rows]
+        return [BonContrast(**row) for row in corrected(rows)]
 
     return BonSummary(
         n=n,

@@ -15,7 +15,7 @@ from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Cell, Outcomes, read_outcomes
 from prb.stats.estimate import Floats, Ints, codes, is_exact
-from prb.stats.paired import UNTESTED, correct, difference, flip_rate
+from prb.stats.paired import UNTESTED, corrected, difference, flip_rate
 from prb.summary import Paired, Summary
 
 SEED = 0
@@ -80,9 +80,8 @@ def compare(config: CompareConfig) -> dict[str, Any]:
         raise BadInput(f"nothing to compare: {config.run_a} and {config.run_b} share no condition, or hold one model")
     if not any(row["n"] for row in rows):
         raise BadInput(f"nothing to compare: no row was answered in both {config.run_a} and {config.run_b}")
-    correct(rows)
     same_data = summary_a.dataset.fingerprint == summary_b.dataset.fingerprint
-    return {"a": str(config.run_a), "b": str(config.run_b), "same_data": same_data, "comparisons": rows}
+    return {"a": str(config.run_a), "b": str(config.run_b), "same_data": same_data, "comparisons": corrected(rows)}
 
 
 def compare_credits(x: Floats, y: Floats, clusters: Ints, *, exact: bool, seed: int) -> dict[str, Any]:
@@ -98,7 +97,6 @@ def compare_credits(x: Floats, y: Floats, clusters: Ints, *, exact: bool, seed: 
         "accuracy_a": float(x[both].mean()) if both.any() else None,
         "accuracy_b": float(y[both].mean()) if both.any() else None,
         **tested,
-        "p_holm": None,
         "changed_sides": flip_rate(x, y),
     }
 

@@ -392,9 +392,7 @@ def _rating_result(rows: Rows, **about: Any) -> RatingResult:
 
 def corrected(estimates: Sequence[Tested | Contrast]) -> list[float | None]:
     """p after Holm's correction over these estimates."""
-    rows: list[dict[str, Any]] = [{"p": e.p, "test": e.test} for e in estimates]
-    paired.correct(rows)
-    return [row["p_holm"] for row in rows]
+    return [row["p_holm"] for row in paired.corrected([{"p": e.p, "test": e.test} for e in estimates])]
 
 
 def describe_dataset(dataset: Dataset) -> DatasetSummary:

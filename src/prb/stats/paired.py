@@ -12,7 +12,7 @@ two margins with opposite signs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -288,16 +288,14 @@ def holm(ps: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def correct(rows: Sequence[dict[str, Any]]) -> None:
-    """Set `p_holm` of every row that has a `p`, corrected over those that were tested.
+def corrected(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with a `p` and a `test`, with `p_holm` added: corrected over those that were tested.
 
     A row that could not be significant whatever the signs does not count (Tarone 1990, doi:10.2307/2531456).
     """
-    tested = [row for row in rows if row["p"] is not None and row.get("test") != UNTESTED]
-    for row in rows:
-        row["p_holm"] = row["p"]
-    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = p
+    tested = [n for n, row in enumerate(rows) if row["p"] is not None and row["test"] != UNTESTED]
+    p_holm = dict(zip(tested, holm([rows[n]["p"] for n in tested]), strict=True))
+    return [{**row, "p_holm": p_holm.get(n, row["p"])} for n, row in enumerate(rows)]
 
 
 def flip_rate(a: Floats, b: Floats) -> float | None:
