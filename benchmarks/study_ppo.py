@@ -68,7 +68,7 @@ def main(args: Args) -> None:
     cells = [(name, *(number(v, d) for v, d in zip(row, digits, strict=True))) for name, row in rows.items()]
     about = f"{args.seeds} seed(s); {args.steps} steps of {args.batch} answers; {args.holdout} held-out prompts."
     said = f"Grade after training against accuracy on `mirror`, {len(rows)} RMs: ρ {number(rho, 2)}, {p_equals(test.p)}"
-    lines = [f"**{verdict.capitalize()}.** {said} ({test.orders} orders, exact).", validity]
+    lines = [f"**{verdict.capitalize()}.** {said} (exact).", validity]
     text = "\n\n".join([*lines, markdown(Table("PPO", headings, tuple(cells), (about,)))])
     print(text)
     if args.record:

@@ -116,7 +116,7 @@ def test_correlate_writes_its_folder(tmp_path: Path) -> None:
 
 
 def test_compare_report_and_audit_return_objects(result: Evaluation, data: Path, tmp_path: Path) -> None:
-    comparison = prb.compare(run_a=result.folder, run_b=result.folder, model_a="length", model_b="random")
+    comparison = prb.compare(run_a=result.folder, run_b=result.folder)
     assert len(comparison.summary["comparisons"]) == 3
     assert prb.report([result.folder], out=tmp_path / "site", quiet=True) == tmp_path / "site" / "index.html"
     audit = prb.audit(dataset=data, out=tmp_path / "audit", quiet=True)

@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct, UnsetType
 from prb.errors import BadInput
 from prb.registry import Declared
 from prb.runs import SUMMARY, USERS, read_result
-from prb.types import Estimate, Tested
+from prb.types import Difference, Estimate, Tested
 
 FORMAT = 2
 """Of summary.json and users.json."""
@@ -41,7 +41,7 @@ class Metric:
     """One sentence without its subject: "share of …", "accuracy under … minus …"."""
     of: Callable[..., Any]
     """From `evaluation.metrics.Rows`, one per condition in `needs` (without `needs`: of the condition at hand), to an
-    `Estimate`, a number, or `None` where it does not apply; a contrast may be a `stats.paired.Difference`."""
+    `Estimate`, a number, or `None` where it does not apply; a contrast may be a `Difference`."""
     unit: Literal["share", "points", "number"] = "share"
     """A share is shown in percent, points as a difference of percentages with its sign."""
     better: Literal["higher", "lower", "neither"] = "higher"
@@ -251,18 +251,6 @@ class Biases(Struct, kw_only=True):
     calibration: Calibration | None
 
 
-class Indifference(Struct, kw_only=True):
-    """Rows on which no history bears."""
-
-    n: int
-    chosen: Estimate
-
-
-class RewardBench2(Struct, kw_only=True):
-    score: float
-    by_subset: dict[str, float]
-
-
 class PaperCounts(Struct, kw_only=True):
     ties: int
     unparsed: int
@@ -319,26 +307,16 @@ class PairResult(_Result, kw_only=True, omit_defaults=True):
     users: Spread
     biases: Biases
     cut_posts: int
-    indifference: Indifference | None = None
-    rewardbench: dict[str, float] | None = None
-    """Of RewardBench 1: every section, and the official `score`."""
-    rewardbench2: RewardBench2 | None = None
+    indifference: Estimate | None = None
+    """How often the answer called chosen is preferred in rows on which no history bears."""
+    official: dict[str, float] = {}
+    """The score that a benchmark itself reports, by its name."""
 
     @property
     def accuracy(self) -> Estimate:
         accuracy = self.estimate("accuracy")
         assert accuracy is not None
         return accuracy
-
-    @property
-    def official(self) -> dict[str, float]:
-        """The score that a benchmark itself reports, by its name."""
-        scores = {}
-        if self.rewardbench:
-            scores["RewardBench"] = self.rewardbench["score"]
-        if self.rewardbench2:
-            scores["RewardBench 2"] = self.rewardbench2.score
-        return scores
 
     @property
     def failed(self) -> int:
@@ -365,22 +343,14 @@ class RatingResult(_Result, kw_only=True, omit_defaults=True):
         return self.n + self.failed
 
 
-class Paired(Struct, kw_only=True):
-    """A difference of two sides, paired by row, and its test. In files, what it is of stands before it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired(Difference):
+    """A difference among others."""
 
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    n: int = 0
-    dropped: int = 0
-    """Rows without an answer on one of the sides."""
-    test: str = "none"
-    smallest_detectable: float | None = None
-    """The true difference that 80 % of repetitions would find significant at the 5 % level."""
     p_holm: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast(Paired):
     """A metric that compares conditions, of one model."""
 

@@ -422,6 +422,23 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Mean difference of two columns on the rows that both answered, and its test."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    n: int = 0
+    dropped: int = 0
+    """Rows that failed on either side."""
+    test: str = "none"
+    smallest_detectable: float | None = None
+    """The true difference that 80 % of repetitions would find significant at the 5 % level; with too few clusters
+    there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tested(Estimate):
     """An estimate with the p of its test."""
 

@@ -54,6 +54,8 @@ ENDPOINT: tuple[FailureKind, ...] = ("budget", "fatal", "transient")
 MAX_FATAL = 5
 """Failures in a row that retrying cannot fix, after which a run stops: wrong key, unknown model, no connection."""
 OUT_OF_MEMORY = "out of memory"
+AT_ONCE, REMOTE_AT_ONCE = 8, 256
+"""Answers asked about together, on this machine and elsewhere; a crash costs at most these."""
 RESUME = "what is done is kept; run the same command again to resume"
 
 
@@ -342,6 +344,11 @@ class CalledModel(NamedTuple):
             from_caller=from_caller,
             at_once=getattr(model, "at_once", None),
         )
+
+    @property
+    def batch(self) -> int:
+        """How many answers it is asked about together."""
+        return REMOTE_AT_ONCE if self.remote else AT_ONCE
 
     def key_start(self) -> hashlib.blake2b:
         return key_start(self.identity, self.method)

@@ -303,8 +303,8 @@ def test_given_answers_are_scored_and_graded_like_samples(data, tmp_path, write_
 def alike(config: BonConfig, tmp_path: Path, patch: pytest.MonkeyPatch) -> Finished:
     """Two runs of a real policy, asked for all at once and one by one: they must draw the same answers."""
     one = best_of_n(replace(config, out=tmp_path / "one"), grader=Graded())
-    patch.setattr("prb.downstream.answers.AT_ONCE", 1)
-    patch.setattr("prb.downstream.answers.REMOTE_AT_ONCE", 1)
+    patch.setattr("prb.work.AT_ONCE", 1)
+    patch.setattr("prb.work.REMOTE_AT_ONCE", 1)
     two = best_of_n(replace(config, out=tmp_path / "two"), grader=Graded())
     assert (one.folder / "samples.jsonl").read_bytes() == (two.folder / "samples.jsonl").read_bytes()
     assert one.summary == two.summary

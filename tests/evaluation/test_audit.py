@@ -18,8 +18,7 @@ from prb.models.scripted import ScriptedScorer
 from prb.reporting.results import Audit
 from prb.runs import read_object
 from prb.stats.estimate import share
-from prb.stats.paired import Difference
-from prb.types import Failure
+from prb.types import Difference, Failure
 from tests.conftest import Row, make_row, make_twins
 from tests.runs import names
 

@@ -171,7 +171,6 @@ def test_human_grades_are_compared_with_the_graders_own(run, write_jsonl) -> Non
         ({"validate": True, "answers": Path("a.jsonl")}, "one of --answers FILE and --validate"),
         ({"answers": Path("a.jsonl"), "human": Path("h.jsonl")}, "only be used with --validate"),
         ({"validate": True, "limit": 0}, "limit must be at least 1, not 0"),
-        ({"validate": True, "batch": 0}, "batch must be at least 1, not 0"),
         ({"validate": True, "grad": "x"}, "there is no setting 'grad'"),
     ],
 )
@@ -299,12 +298,12 @@ def test_answers_that_failed_are_graded_again(run, tmp_path, kind, fresh, again)
     def failing(answered: Answered) -> Grades | Failure:
         return Failure("lost", kind=kind) if next(calls) in (2, 3) else by_length(answered)
 
-    whole = run(Recording(), validate=True, batch=4, out=tmp_path / "whole")
-    first = run(Recording(failing), validate=True, batch=4)
+    whole = run(Recording(), validate=True, out=tmp_path / "whole")
+    first = run(Recording(failing), validate=True)
     with pytest.raises(TooManyFailures, match=r"mine: 1 of 5 failed \(2 × lost\)"):
         check_failures(read_summary(first), 0.1)
     grader = Recording()
-    mended = run(grader, validate=True, batch=4, fresh=fresh)
+    mended = run(grader, validate=True, fresh=fresh)
     assert len(grader.asked) == again
     assert (mended == whole) == bool(again)
     assert len(lines(tmp_path / "run")) == 10

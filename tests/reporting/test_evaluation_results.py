@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,7 @@ def test_the_short_table_keeps_measured_zeros_and_explains_only_its_own_columns(
     table = evaluation_table(summary, ranked=True)
     assert table.columns == ("model", "none", "profile", "gain", "person effect", "mirror")  # nothing failed
     assert table.rows == (("mine", *["50.0 [50.0, 50.0]"] * 2, "+0.0", "50.0", "0.0"),)
-    for contrast in summary.contrasts:
-        contrast.value = None
+    summary.contrasts = [replace(contrast, value=None) for contrast in summary.contrasts]
     without = evaluation_table(summary, ranked=True)
     assert "gain" not in without.columns
     assert not any("gain:" in note for note in without.notes)
@@ -239,7 +239,7 @@ def test_a_comparison_says_which_model_is_better_for_these_users(changes: dict[s
 def test_so_few_users_that_nothing_can_be_significant_are_named(found: Callable[..., Evaluation]) -> None:
     result = found(one=(0.5, 0.7, 0.2))
     summary = Summary.read(result.summary)
-    summary.contrasts[0].smallest_detectable = None
+    summary.contrasts[0] = replace(summary.contrasts[0], smallest_detectable=None)
     verdict = Evaluation(result.folder, summary.as_json()).verdict
     assert verdict is not None
     assert verdict.size.endswith("2 users in 1 cluster · too few users to detect control")

@@ -35,8 +35,7 @@ from prb.stats.bias import (
     widened,
 )
 from prb.stats.estimate import share
-from prb.stats.paired import Difference
-from prb.types import Estimate
+from prb.types import Difference, Estimate
 from tests.stats.strategies import NAN, columns, credit, few, floats, ints, usual
 
 ratios = st.sampled_from((-1.5, -0.7, -0.2, 0.0, 0.3, 0.7, 1.1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import asdict, replace
 from fractions import Fraction
 
 import numpy as np
@@ -20,7 +21,7 @@ from prb.stats.paired import (
     average_user_share,
     bootstrap,
     bootstrap_interval,
-    correct,
+    corrected,
     difference,
     flip_rate,
     holm,
@@ -339,7 +340,7 @@ def test_a_difference_of_clustered_rows_by_hand():
 def test_nothing_answered_on_both_sides_is_no_difference_at_all(rows):
     found = difference(np.full(rows, NAN), np.ones(rows), np.arange(rows))
     expected = dict.fromkeys(("value", "low", "high", "p", "smallest_detectable"))
-    assert found.as_dict() == {**expected, "n": 0, "dropped": rows, "test": "none"}
+    assert asdict(found) == {**expected, "n": 0, "dropped": rows, "test": "none"}
 
 
 @usual
@@ -348,8 +349,8 @@ def test_order_and_codes_do_not_change_a_difference(table, data):
     a, b, clusters = table
     order, other = data.draw(orders(len(a))), data.draw(relabeled(clusters))
     found, again = difference(a, b, clusters), difference(a[order], b[order], other[order])
-    assert again.as_dict() == {
-        **found.as_dict(),
+    assert asdict(again) == {
+        **asdict(found),
         "smallest_detectable": None if found.smallest_detectable is None else pytest.approx(found.smallest_detectable),
     }
 
@@ -362,7 +363,7 @@ def test_failed_rows_are_dropped_and_counted(table, failed, left):
     lost = np.full(len(extra), NAN)
     more_a, more_b = (lost, extra) if left else (extra, lost)
     found = difference(np.append(a, more_a), np.append(b, more_b), np.append(clusters, codes))
-    assert found.as_dict() == {**difference(a, b, clusters).as_dict(), "dropped": len(extra)}
+    assert found == replace(difference(a, b, clusters), dropped=len(extra))
 
 
 def test_holm_by_hand():
@@ -377,9 +378,9 @@ def test_holm_agrees_with_closed_testing(ps):
 
 
 def test_only_rows_that_could_be_significant_are_corrected_for():
-    rows = [{"p": 0.01}, {"p": None}, {"p": 0.04}, *[{"p": 1.0, "test": "none"} for _ in range(8)]]
-    correct(rows)
-    assert [row["p_holm"] for row in rows] == [0.02, None, 0.04, *[1.0] * 8]
+    ps = [0.01, None, 0.04, *[1.0] * 8]
+    rows = [{"p": p, "test": "none" if p == 1 else "sign-flip"} for p in ps]
+    assert [row["p_holm"] for row in corrected(rows)] == [0.02, None, 0.04, *[1.0] * 8]
 
 
 def test_rounding_leaves_no_cluster_that_should_cancel():

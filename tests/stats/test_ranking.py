@@ -126,8 +126,7 @@ def test_a_constant_column_correlates_with_nothing():
 def test_six_models_do_not_tell_the_published_correlations_from_chance(order, of_rho, of_ndcg):
     x, y = columns(order)
     assert permutation_p("spearman", x, y).p == pytest.approx(of_rho, abs=5e-4)
-    assert permutation_p("ndcg", x, y).p == pytest.approx(of_ndcg, abs=5e-4)
-    assert permutation_p("ndcg", x, y).orders == 720
+    assert permutation_p("ndcg", x, y) == (pytest.approx(of_ndcg, abs=5e-4), True)
 
 
 @few
@@ -149,7 +148,7 @@ def test_exact_p_counts_every_order_that_does_as_well(name, pair):
 def test_above_nine_models_a_sample_is_drawn_and_p_is_never_zero():
     x = np.arange(EXACT + 1, dtype=np.float64)
     tested = permutation_p("spearman", x, x, draws=2000)
-    assert (tested.exact, tested.orders, tested.p) == (False, 2000, pytest.approx(1 / 2001))
+    assert tested == (pytest.approx(1 / 2001), False)
 
 
 @few
@@ -255,7 +254,6 @@ def test_models_that_never_change_places_correlate_perfectly_and_two_models_say_
 def test_of_many_models_swaps_and_resamples_are_drawn():
     rng = np.random.default_rng(3)
     x, y, z = rng.normal(size=(3, 20))
-    tested = swap_p("spearman", x, y, z, draws=500)
-    assert (tested.exact, tested.orders) == (False, 500)
+    assert not swap_p("spearman", x, y, z, draws=500).exact
     low, high = percentiles("pearson", *resampled(x, x + 0.1 * y, draws=200)) or (0.0, 0.0)
     assert 0.9 < low < high < 1

@@ -17,18 +17,17 @@ from msgspec import Struct
 
 from prb.data.schema import read_items
 from prb.errors import BadInput
-from prb.grading import Answered, Grades, grades_of, grading_calls
+from prb.grading import Answered, Grades, grade_answers
 from prb.hashing import digest, draw
 from prb.llm import Completion, Request, Sampling, request_key
 from prb.llm.asking import without_thinking
 from prb.progress import Progress, Tally
 from prb.prompts import PolicyPrompt, policy_chat
+from prb.runs import read_lines
 from prb.stats.credit import CREDIT, meetings, win_rates
 from prb.types import Ask, Duel, Failure, Pair, Query, writable
 from prb.work import Breaker, Call, CalledModel, Replies, Reply, ask_missing, calls_of, chunks, gravest
 
-AT_ONCE, REMOTE_AT_ONCE = 8, 256
-"""Answers asked about in one call, on this machine and elsewhere; a crash costs at most these."""
 P = TypeVar("P")
 T = TypeVar("T")
 Line = TypeVar("Line", bound=Struct)
@@ -77,17 +76,13 @@ SAMPLES, SCORES, GRADES = "samples.jsonl", "scores.jsonl", "grades.jsonl"
 
 
 def read_stage(path: Path, of: type[Line]) -> Iterator[Line]:
-    """The complete lines of a file."""
+    """The lines of a file of a finished run."""
     if not path.exists():
         raise BadInput(f"{path.parent} is incomplete: it has no {path.name}")
-    decoder = msgspec.json.Decoder(of)
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.endswith(b"\n"):
-                try:
-                    yield decoder.decode(line)
-                except msgspec.DecodeError as error:
-                    raise BadInput(f"{path}, line {number}: {error}; run its command again to rewrite it") from None
+    try:
+        yield from (msgspec.convert(line, of) for line in read_lines(path))
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{path}: {error}; run its command again to rewrite it") from None
 
 
 class Pool(NamedTuple):
@@ -201,15 +196,7 @@ class Asking:
         return scores
 
     def grade(self, asked: CalledModel, answers: Mapping[Place, Answered]) -> dict[Place, Grades | Failure]:
-        def plan(batch: Sequence[Place]) -> Iterator[tuple[Place, list[Call]]]:
-            for place, call in zip(batch, grading_calls(asked, [answers[p] for p in batch]), strict=True):
-                yield place, [call]
-
-        grades, tally = {}, Tally(self.progress)
-        for place, replies in self._ask(f"grading by {asked.name}", asked, list(answers), plan):
-            grades[place] = graded = grades_of(replies[0], answers[place])
-            tally.add(["failed" if isinstance(graded, Failure) else None], [graded.cost])
-        return grades
+        return grade_answers(asked, answers, self.replies, self.breaker, self.progress)
 
     def _ask(
         self,
@@ -220,7 +207,7 @@ class Asking:
         answers: int = 1,
     ) -> Iterator[tuple[P, list[Reply]]]:
         """What `plan` makes of the items, each with the replies to its calls; an item has so many answers."""
-        size = max(1, (REMOTE_AT_ONCE if asked.remote else AT_ONCE) // answers)
+        size = max(1, asked.batch // answers)
         batches = (list(plan(batch)) for batch in chunks(items, size))
         self.progress.begin(label, total=len(items))
         calls = ((batch, [call for _, of_one in batch for call in of_one]) for batch in batches)

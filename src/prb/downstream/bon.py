@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -65,7 +65,7 @@ from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder, write_lines
 from prb.stats.credit import Bend, curves, headroom, kl_bound, overoptimization, powers
 from prb.stats.estimate import Floats, average, codes
-from prb.stats.paired import correct, difference
+from prb.stats.paired import corrected, difference
 from prb.summary import DatasetAbout, Paired, needs_donors
 from prb.types import Comparer, Estimate, Failure, Pair, RewardModel, Scorer
 from prb.work import Breaker, CalledModel, FailureConfig, open_replies, refuse_failures, share_problem
@@ -368,6 +368,7 @@ class ModelResult(Struct, frozen=True, kw_only=True):
     failures: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BonContrast(Paired):
     """Two models at the largest k, paired by query; or a model and `CHANCE`."""
 
@@ -486,9 +487,8 @@ def summarize(
         rows: list[dict[str, Any]] = []
         for a, b in pairs:
             tested = difference(grade_of[a], grade_of[b], clusters, seed=seed)
-            rows.append({"model_a": a, "model_b": b, "k": ks[-1], **tested.as_dict()})
-        correct(rows)
-        return [BonContrast(**row) for row in rows]
+            rows.append({"model_a": a, "model_b": b, "k": ks[-1], **asdict(tested)})
+        return [BonContrast(**row) for row in corrected(rows)]
 
     return BonSummary(
         n=n,

@@ -44,12 +44,12 @@ from prb.registry import Spec
 from prb.runs import Finished, write_json
 from prb.stats.bias import Giveaway, blind_margins, credits_of, fold_groups, giveaways, room_above, widened
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
-from prb.stats.paired import LEVEL, Difference, difference
+from prb.stats.paired import LEVEL, difference
 from prb.stats.ratings import Ratings, Share, Shares, variance_components, variance_shares
 from prb.summary import DatasetSummary, short_name
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.words import is_list, near_duplicates, style_rates, words
-from prb.types import Estimate, Pair, Post, Rating, RewardModel, is_restraint
+from prb.types import Difference, Estimate, Pair, Post, Rating, RewardModel, is_restraint
 from prb.work import FailureConfig, refuse_failures, share_problem
 
 AUDIT = "audit.json"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Cell, Outcomes, read_outcomes
 from prb.stats.estimate import Floats, Ints, codes, is_exact
-from prb.stats.paired import UNTESTED, correct, difference, flip_rate
+from prb.stats.paired import UNTESTED, corrected, difference, flip_rate
 from prb.summary import Paired, Summary
 
 SEED = 0
@@ -22,18 +24,16 @@ SEED = 0
 
 @config
 class CompareConfig(Settings):
-    """Compare two runs pair by pair: every model and condition they share, or one model of each."""
+    """Compare two runs pair by pair: every model and condition they share; of a run and itself, or of runs that
+    share no model, every two models."""
 
     run_a: Positional[Place]
     """A run folder."""
     run_b: Positional[Place]
-    """Another run folder, or the same one with --model-a and --model-b."""
-    model_a: str | None = None
-    """Which model of the first run."""
-    model_b: str | None = None
-    """Which model of the second run."""
+    """Another run folder, or the same one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TwoModels(Paired):
     """Two models under one condition."""
 
@@ -67,7 +67,7 @@ def compare(config: CompareConfig) -> dict[str, Any]:
     clusters = codes(a.clusters)[in_a]
     only_in_one = len(a.pairs) + len(b.pairs) - 2 * len(common)
     rows: list[dict[str, Any]] = []
-    for left, right in _matches(config, a, b):
+    for left, right in _matches(a, b, itself=config.run_a.resolve() == config.run_b.resolve()):
         x, y = a.of[left].credit[in_a], b.of[right].credit[in_b]
         # two user-blind models are at ½ by construction, so on the same rows their difference is 0
         exact = left in exact_a and right in exact_b and not only_in_one
@@ -75,15 +75,11 @@ def compare(config: CompareConfig) -> dict[str, Any]:
         paired = compare_credits(x, y, clusters, exact=exact, seed=SEED)
         rows.append({**about, **paired, "only_in_one": only_in_one})
     if not rows:
-        raise BadInput(
-            f"nothing to compare: {config.run_a} has {_listed(a)}; {config.run_b} has {_listed(b)}. "
-            "Name one model of each with --model-a and --model-b"
-        )
+        raise BadInput(f"nothing to compare: {config.run_a} and {config.run_b} share no condition, or hold one model")
     if not any(row["n"] for row in rows):
         raise BadInput(f"nothing to compare: no row was answered in both {config.run_a} and {config.run_b}")
-    correct(rows)
     same_data = summary_a.dataset.fingerprint == summary_b.dataset.fingerprint
-    return {"a": str(config.run_a), "b": str(config.run_b), "same_data": same_data, "comparisons": rows}
+    return {"a": str(config.run_a), "b": str(config.run_b), "same_data": same_data, "comparisons": corrected(rows)}
 
 
 def compare_credits(x: Floats, y: Floats, clusters: Ints, *, exact: bool, seed: int) -> dict[str, Any]:
@@ -92,14 +88,13 @@ def compare_credits(x: Floats, y: Floats, clusters: Ints, *, exact: bool, seed: 
     In a single cluster, as of votes, nothing can be tested: outcomes do not say which rows share a question.
     """
     both = ~(np.isnan(x) | np.isnan(y))
-    tested = difference(x, y, clusters, exact=exact, seed=seed).as_dict()
+    tested = asdict(difference(x, y, clusters, exact=exact, seed=seed))
     if not exact and both.sum() > 1 and len(np.unique(clusters[both])) == 1:
         tested |= {"p": None, "low": None, "high": None, "test": UNTESTED, "smallest_detectable": None}
     return {
         "accuracy_a": float(x[both].mean()) if both.any() else None,
         "accuracy_b": float(y[both].mean()) if both.any() else None,
         **tested,
-        "p_holm": None,
         "changed_sides": flip_rate(x, y),
     }
 
@@ -112,19 +107,11 @@ def _read_run(folder: Path) -> tuple[Outcomes, Summary]:
     return outcomes, summary
 
 
-def _matches(config: CompareConfig, a: Outcomes, b: Outcomes) -> Iterator[tuple[Cell, Cell]]:
-    """The same condition on both sides; the named models, the only ones, or those both runs have."""
-    sides = (a, config.model_a, config.run_a), (b, config.model_b, config.run_b)
-    for outcomes, model, folder in sides:
-        if model is not None and model not in outcomes.models:
-            raise BadInput(f"{folder} has no model {model!r}; it has {_listed(outcomes)}")
-    left, right = (outcomes.models if model is None else [model] for outcomes, model, _ in sides)
-    named = bool(config.model_a or config.model_b) or len(left) == len(right) == 1
-    for model, condition in a.of:
-        for other, same in b.of:
-            if condition == same and model in left and other in right and (named or model == other):
-                yield (model, condition), (other, same)
-
-
-def _listed(outcomes: Outcomes) -> str:
-    return ", ".join(sorted(outcomes.models))
+def _matches(a: Outcomes, b: Outcomes, *, itself: bool) -> Iterator[tuple[Cell, Cell]]:
+    """The same condition on both sides; models that both runs have, else every two."""
+    shared = [] if itself else [(model, model) for model in a.models if model in b.models]
+    pairs = combinations(a.models, 2) if itself else product(a.models, b.models)
+    for left, right in shared or pairs:
+        for condition in a.conditions:
+            if (left, condition) in a.of and (right, condition) in b.of:
+                yield (left, condition), (right, condition)

@@ -32,7 +32,7 @@ from prb.grading.license import PREFERENCE, License, read_license
 from prb.stats import paired, ratings
 from prb.stats.agreement import prediction_powered
 from prb.stats.bias import calibration, length_bias, position_bias
-from prb.stats.credit import SUBSETS, TIES, ScoredRow, pairwise_credit, rewardbench_sections, ties_score
+from prb.stats.credit import SUBSETS, TIES, ScoredRow, pairwise_credit, rewardbench_score, ties_score
 from prb.stats.estimate import (
     Bools,
     Floats,
@@ -46,26 +46,24 @@ from prb.stats.estimate import (
     spread,
     user_means,
 )
-from prb.stats.paired import Difference, Twins
+from prb.stats.paired import Twins
 from prb.summary import (
     METRICS,
     Biases,
     Contrast,
     DatasetSummary,
     Groups,
-    Indifference,
     Metric,
     PairResult,
     PaperCounts,
     RatingResult,
-    RewardBench2,
     Spread,
     Summary,
     TrainedCounts,
     UserColumns,
     UserTable,
 )
-from prb.types import RESTRAINT, Estimate, Tested, is_restraint
+from prb.types import RESTRAINT, Difference, Estimate, Tested, is_restraint
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -395,9 +393,7 @@ def _rating_result(rows: Rows, **about: Any) -> RatingResult:
 
 def corrected(estimates: Sequence[Tested | Contrast]) -> list[float | None]:
     """p after Holm's correction over these estimates."""
-    rows: list[dict[str, Any]] = [{"p": e.p, "test": e.test} for e in estimates]
-    paired.correct(rows)
-    return [row["p_holm"] for row in rows]
+    return [row["p_holm"] for row in paired.corrected([{"p": e.p, "test": e.test} for e in estimates])]
 
 
 def describe_dataset(dataset: Dataset) -> DatasetSummary:
@@ -450,8 +446,7 @@ def _pair_result(rows: Rows, **about: Any) -> PairResult:
         "calibration": calibration(margin, credit, codes(index.clusters)),
     }
     if (no_evidence := ~rows.counted & ~np.isnan(margin)).any():  # of twins neither should be preferred
-        chosen = share((np.sign(margin[no_evidence]) + 1) / 2, facts.clusters[no_evidence])
-        about["indifference"] = Indifference(n=chosen.n, chosen=chosen)
+        about["indifference"] = share((np.sign(margin[no_evidence]) + 1) / 2, facts.clusters[no_evidence])
     return PairResult(
         by_category=by_category,
         by_tier=by_tier,
@@ -459,21 +454,21 @@ def _pair_result(rows: Rows, **about: Any) -> PairResult:
         users=Spread(**spread(user_means(credit, facts.users)[0])),
         biases=msgspec.convert(biases, Biases),
         cut_posts=column.cut,
-        **_official_scores(rows),
+        official=_official_score(rows),
         **about,
     )
 
 
-def _official_scores(rows: Rows) -> dict[str, Any]:
+def _official_score(rows: Rows) -> dict[str, float]:
     """The official score, if these are the subsets of RewardBench 1, or of 2 with scores, and no row failed."""
     column, index, credit = rows.column, rows.facts.index, rows.credit
     labels = np.array(index.categories)
     if np.isnan(credit).any():
         return {}
     won = credit if column.verdicts else rows.margin > 0  # of scores, RewardBench 1 counts a tie as lost
-    sections = rewardbench_sections({subset: float(won[labels == subset].mean()) for subset in np.unique(labels)})
-    if sections:
-        return {"rewardbench": sections}
+    first = rewardbench_score({subset: float(won[labels == subset].mean()) for subset in np.unique(labels)})
+    if first is not None:
+        return {"RewardBench": first}
     if set(labels.tolist()) != set(SUBSETS) or column.verdicts:
         return {}
     by_subset = {subset: float(credit[labels == subset].mean()) for subset in SUBSETS if subset != TIES}
@@ -484,8 +479,7 @@ def _official_scores(rows: Rows) -> dict[str, Any]:
             for n in np.flatnonzero(labels == TIES).tolist()
         ]
     )
-    score = sum(by_subset[subset] for subset in SUBSETS) / len(SUBSETS)
-    return {"rewardbench2": RewardBench2(score=score, by_subset=by_subset)}
+    return {"RewardBench 2": sum(by_subset[subset] for subset in SUBSETS) / len(SUBSETS)}
 
 
 def _contrasts(config: EvaluateConfig, rows: Mapping[tuple[str, str], Rows]) -> list[Contrast]:
@@ -497,9 +491,9 @@ def _contrasts(config: EvaluateConfig, rows: Mapping[tuple[str, str], Rows]) -> 
             if value is not None:  # else it does not apply to these rows
                 numbers = asdict(value) if isinstance(value, (Estimate, Difference)) else {"value": value}
                 contrasts.append(msgspec.convert({"model": model, "kind": key, **numbers}, Contrast))
-    tested = [contrast for contrast in contrasts if METRICS[contrast.kind].tested]
-    for contrast, p in zip(tested, corrected(tested), strict=True):
-        contrast.p_holm = p
+    tested = [n for n, contrast in enumerate(contrasts) if METRICS[contrast.kind].tested]
+    for n, p in zip(tested, corrected([contrasts[n] for n in tested]), strict=True):
+        contrasts[n] = replace(contrasts[n], p_holm=p)
     return contrasts
 
 

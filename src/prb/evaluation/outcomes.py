@@ -21,8 +21,8 @@ from prb.types import UNMEASURED, Outcome
 NAN = float("nan")
 Cell = tuple[str, str]
 """Model and condition."""
-REQUIRED = frozenset(Outcome.__dataclass_fields__) - {"failure_kind", "choices", "leaks", "seen", "log_odds"}
-"""Lines of earlier versions have no kind of failure, no past choices and no log-odds."""
+REQUIRED = frozenset(Outcome.__dataclass_fields__)
+"""What every line has."""
 
 
 @dataclass(frozen=True, slots=True)

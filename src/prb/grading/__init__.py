@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, ClassVar, Protocol, Self, TypeGuard
+from typing import Any, ClassVar, Protocol, Self, TypeGuard, TypeVar
 
 from msgspec import Struct
 from pydantic import model_validator
 
 from prb.config import Count, DataConfig, EngineConfig, MaskingConfig, Name, OutputConfig, Place, Seed, config
 from prb.errors import BadInput
+from prb.progress import Progress, Tally
 from prb.registry import Registry
 from prb.text.pii import mask
 from prb.types import Aspect, Failure, Pair
-from prb.work import Call, CalledModel, FailureConfig, Reply, call_key
+from prb.work import Breaker, Call, CalledModel, FailureConfig, Replies, Reply, ask_missing, call_key, chunks
 
+K = TypeVar("K")
 TOP = 2
 """An aspect is graded 0 (not met), 1 (partly met) or 2 (met)."""
 NEGATIVE = "This must not be in the answer: grade 2 if it is there, 0 if it is not."
@@ -105,6 +107,22 @@ def grades_of(reply: Reply, answered: Answered) -> Grades | Failure:
     return Grades(aspects=aspects, rubric=answered.rubric, tokens=reply.tokens, cost=reply.cost, text=text)
 
 
+def grade_answers(
+    asked: CalledModel, answers: Mapping[K, Answered], replies: Replies, breaker: Breaker, progress: Progress
+) -> dict[K, Grades | Failure]:
+    """What a grader says of each answer; it is asked about what has no reply yet."""
+    progress.begin(f"grading by {asked.name}", total=len(answers))
+    planned = zip(answers, grading_calls(asked, list(answers.values())), strict=True)
+    batches = ((batch, [call for _, call in batch]) for batch in chunks(planned, asked.batch))
+    graded, tally = dict[K, Grades | Failure](), Tally(progress)
+    for batch in ask_missing(batches, replies, asked, breaker):
+        results = [grades_of(replies[call.key], call.ask) for _, call in batch]
+        graded |= {key: result for (key, _), result in zip(batch, results, strict=True)}
+        tally.add([r if isinstance(r, Failure) else None for r in results], [r.cost for r in results])
+        progress.advance(len(batch))
+    return graded
+
+
 def is_graded(values: Any) -> TypeGuard[list[float]]:
     """Whether this is a list of grades on the scale."""
     if not isinstance(values, list) or not values:
@@ -157,7 +175,6 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
     stand in for people? `prb grade --license FILE --help`."""
 
     verb: ClassVar[str] = "grade"
-    presentation: ClassVar[frozenset[str]] = frozenset({"batch"})
 
     grader: Name = "embedded"
     """Grader spec: `embedded`, `recorded`, `llm?llm=openai/gpt-5`, `llm?llm=SPEC&way=each`."""
@@ -169,8 +186,6 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
     """With --validate: JSONL with grades by human annotators, {"pair": id, "answer": text, "grades": [0, 2, 1]}."""
     limit: Count | None = None
     """At most N rows, spread over clusters, twins together; with --answers the first N answers."""
-    batch: Count = 32
-    """Answers per batch; a crash costs at most one batch."""
     seed: Seed = 0
     """Fixes resampling."""
 

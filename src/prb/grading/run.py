@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
@@ -32,26 +32,22 @@ from prb.grading import (
     Grades,
     answered,
     as_line,
-    grades_of,
-    grading_calls,
+    grade_answers,
     is_graded,
     make_grader,
 )
-from prb.progress import SILENT, Progress, Tally
+from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder, write_lines
 from prb.stats.agreement import Coefficient, with_interval
 from prb.stats.estimate import Floats, Ints, average, by_label, codes, share
-from prb.stats.paired import Difference, difference
+from prb.stats.paired import difference
 from prb.summary import DatasetAbout
-from prb.types import Estimate, Failure, Pair
+from prb.types import Difference, Estimate, Failure, Pair
 from prb.work import (
     Breaker,
-    Call,
     CalledModel,
     Replies,
-    ask_missing,
-    chunks,
     open_replies,
     refuse_failures,
     share_problem,
@@ -220,26 +216,15 @@ class GradingJob:
     def grade_missing(
         self, grader: Grader, replies: Replies, progress: Progress, *, given: bool
     ) -> dict[GradeKey, Graded]:
-        """What the grader says of each answer, in the order of the files; it is asked about what has no reply yet."""
+        """What the grader says of each answer, in the order of the files."""
         labeled = (GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.contrast)
-        keys = list(dict.fromkeys([*self._answers, *labeled, *(key for key, _ in self._human)]))
-        progress.begin(f"grading by {self._config.grader}", total=len(keys))
-        asked = CalledModel.of(self._config.grader, grader, "grade", from_caller=given)
-        masked = self._config.masks(grader)
-
-        def plan() -> Iterator[tuple[dict[GradeKey, Call], Sequence[Call]]]:
-            for batch in chunks(keys, self._config.batch):
-                asks = [answered(self._pairs[key.pair], key.answer, masked=masked) for key in batch]
-                calls = grading_calls(asked, asks)
-                yield dict(zip(batch, calls, strict=True)), calls
-
-        graded, tally = dict[GradeKey, Graded](), Tally(progress)
-        for calls in ask_missing(plan(), replies, asked, Breaker()):
-            results = [grades_of(replies[call.key], call.ask) for call in calls.values()]
-            graded |= zip(calls, results, strict=True)
-            tally.add([r if isinstance(r, Failure) else None for r in results], [r.cost for r in results])
-            progress.advance(len(calls))
-        return graded
+        keys = dict.fromkeys([*self._answers, *labeled, *(key for key, _ in self._human)])
+        asked, masked = (
+            CalledModel.of(self._config.grader, grader, "grade", from_caller=given),
+            self._config.masks(grader),
+        )
+        answers = {key: answered(self._pairs[key.pair], key.answer, masked=masked) for key in keys}
+        return grade_answers(asked, answers, replies, Breaker(), progress)
 
     def line(self, key: GradeKey, graded: Graded) -> dict[str, Any]:
         """Of `grades.jsonl`."""

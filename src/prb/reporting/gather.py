@@ -36,7 +36,7 @@ from prb.reporting.results import (
 )
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, part_of, read_lines, read_object
 from prb.stats.estimate import Ints, codes
-from prb.stats.paired import correct
+from prb.stats.paired import corrected
 from prb.summary import CONDITIONS, Contrast, DatasetSummary, PairResult, Summary, short_name, shown_condition
 
 DataFile = tuple[str, Any]
@@ -181,13 +181,12 @@ class Group:
             for entry in self.entries
             for contrast in entry.run.summary.contrasts_of(entry.model).values()
         ]
-        correct(contrasts)
         dataset = structs.replace(self.about, name=short_name(self.about.name))
         return structs.replace(
             self.entries[0].run.summary,
             dataset=dataset,
             results=[structs.replace(result, model=name) for name, result in cells],
-            contrasts=convert(contrasts, list[Contrast]),
+            contrasts=convert(corrected(contrasts), list[Contrast]),
         )
 
     @cached_property

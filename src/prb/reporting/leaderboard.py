@@ -22,7 +22,7 @@ from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
 from prb.reporting.results import significant
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Bools, cancels, is_exact
-from prb.stats.paired import correct, paired_p
+from prb.stats.paired import corrected, paired_p
 from prb.stats.ranking import (
     STABILITY_DRAWS,
     accuracies,
@@ -122,7 +122,9 @@ def board_data(inputs: Inputs) -> Iterator[DataFile]:
             rows.append(row)
         for metric in columns():
             for condition in group.conditions if metric.tested and not metric.needs else ():
-                correct([row[metric.key][condition] for row in rows if condition in row[metric.key]])
+                of_models = [row[metric.key] for row in rows if condition in row[metric.key]]
+                for values, test in zip(of_models, corrected([v[condition] for v in of_models]), strict=True):
+                    values[condition] = test
         tests = {condition: paired_tests(group, condition) for condition in group.conditions}
         slices = {"all": rows, **dict(_slices(group))}
         yield f"{group.id}/board", {"slices": slices, "ranks": ranks(group, tests)}
@@ -200,8 +202,7 @@ def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
         table = [[int(((left == a) & (right == b)).sum()) for b in signs] for a in signs]
         paired = compare_credits(x, y, group.clusters, exact=known[i] and known[j], seed=seed)
         tests.append({"a": i, "b": j, **paired, "table": table})
-    correct(tests)
-    return tests
+    return corrected(tests)
 
 
 Range = tuple[int, int]
@@ -226,8 +227,7 @@ def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
                 both = ~(np.isnan(x) | np.isnan(y))
                 p, test = paired_p(x[both], y[both], group.clusters[both], seed=seed) if both.any() else (None, "none")
                 pairs.append({"a": i, "b": j, "value": float(np.sum(x[both] - y[both])), "p": p, "test": test})
-            correct(pairs)
-            ranges[metric.key] = rank_ranges(len(group.entries), values, winners(pairs))
+            ranges[metric.key] = rank_ranges(len(group.entries), values, winners(corrected(pairs)))
     return ranges
 
 

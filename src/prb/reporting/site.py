@@ -6,6 +6,7 @@ because a page on disk may load scripts but not fetch. A page without data is le
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -224,6 +225,6 @@ def script_json(value: Any) -> bytes:
 def public(summary: Summary) -> Summary:
     """With the names of files instead of their places on this machine."""
     results = [replace(result, model=without_folders(result.model)) for result in summary.results]
-    contrasts = [replace(contrast, model=without_folders(contrast.model)) for contrast in summary.contrasts]
+    contrasts = [dataclasses.replace(contrast, model=without_folders(contrast.model)) for contrast in summary.contrasts]
     dataset = replace(summary.dataset, name=short_name(summary.dataset.name))
     return replace(summary, dataset=dataset, results=results, contrasts=contrasts)

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prb.stats.estimate import Floats, Ints, components, effective_clusters, share, t95
-from prb.stats.paired import UNTESTED, Difference, holm
-from prb.types import Estimate
+from prb.stats.paired import UNTESTED, holm
+from prb.types import Difference, Estimate
 
 Matrix = NDArray[np.floating[Any]]
 FOLDS = 5

@@ -152,8 +152,8 @@ PRIOR = "Prior Sets"
 """An optional section, of half the weight of the others."""
 
 
-def rewardbench_sections(by_subset: Mapping[str, float]) -> dict[str, float] | None:
-    """Weighted mean of each section, and their mean as `score`; `None` unless these are RewardBench 1's subsets."""
+def rewardbench_score(by_subset: Mapping[str, float]) -> float | None:
+    """The mean of all sections, each a weighted mean of subsets; `None` unless these are RewardBench 1's subsets."""
     known = {subset for subsets in SECTIONS.values() for subset in subsets}
     if not known - SECTIONS[PRIOR].keys() <= by_subset.keys() <= known:
         return None
@@ -163,8 +163,7 @@ def rewardbench_sections(by_subset: Mapping[str, float]) -> dict[str, float] | N
         if weights.keys() <= by_subset.keys()
     }
     shares = [0.5 if section == PRIOR else 1.0 for section in sections]
-    score = sum(share * value for share, value in zip(shares, sections.values(), strict=True)) / sum(shares)
-    return {**sections, "score": score}
+    return sum(share * value for share, value in zip(shares, sections.values(), strict=True)) / sum(shares)
 
 
 TIES = "Ties"

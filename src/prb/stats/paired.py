@@ -12,8 +12,8 @@ two margins with opposite signs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -32,7 +32,7 @@ from prb.stats.estimate import (
     totals,
     wilson,
 )
-from prb.types import Estimate, Tested
+from prb.types import Difference, Estimate, Tested
 
 LEVEL = 0.05
 EXACT_CLUSTERS = 20
@@ -60,26 +60,6 @@ WORD = 64
 """Bits of a random word."""
 _CHUNK = 1 << 22
 """Numbers drawn at once, to bound memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Mean difference of two columns on the rows both answered."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    n: int
-    dropped: int
-    """Rows that failed on either side."""
-    test: str
-    smallest_detectable: float | None = None
-    """The true difference that 80 % of repetitions would find significant at the 5 % level; with too few clusters
-    there is none."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, seed: int = 0) -> Difference:
@@ -308,16 +288,14 @@ def holm(ps: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def correct(rows: Sequence[dict[str, Any]]) -> None:
-    """Set `p_holm` of every row that has a `p`, corrected over those that were tested.
+def corrected(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with a `p` and a `test`, with `p_holm` added: corrected over those that were tested.
 
     A row that could not be significant whatever the signs does not count (Tarone 1990, doi:10.2307/2531456).
     """
-    tested = [row for row in rows if row["p"] is not None and row.get("test") != UNTESTED]
-    for row in rows:
-        row["p_holm"] = row["p"]
-    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = p
+    tested = [n for n, row in enumerate(rows) if row["p"] is not None and row["test"] != UNTESTED]
+    p_holm = dict(zip(tested, holm([rows[n]["p"] for n in tested]), strict=True))
+    return [{**row, "p_holm": p_holm.get(n, row["p"])} for n, row in enumerate(rows)]
 
 
 def flip_rate(a: Floats, b: Floats) -> float | None:

@@ -8,10 +8,9 @@ The docstrings say how ties are handled.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,17 +144,15 @@ TWO_SIDED = frozenset({"spearman", "kendall", "weighted_kendall", "pearson"})
 """Measures with a sign: a strong negative value is as surprising as a strong positive one."""
 
 
-@dataclass(frozen=True)
-class PermutationTest:
+class PermutationTest(NamedTuple):
     p: float
     exact: bool
-    orders: int
-    """How many permutations were measured."""
 
     @classmethod
-    def count(cls, hits: int, orders: int, *, exact: bool) -> PermutationTest:
+    def of(cls, extreme: Bools, *, exact: bool) -> PermutationTest:
         """A sampled p counts the observed order as one of the permutations, so it is never zero."""
-        return cls(hits / orders if exact else (1 + hits) / (1 + orders), exact=exact, orders=orders)
+        hits, orders = int(extreme.sum()), len(extreme)
+        return cls(hits / orders if exact else (1 + hits) / (1 + orders), exact)
 
 
 @cache
@@ -179,8 +176,8 @@ def permutation_p(
     exact = len(predicted) <= EXACT
     rows = reorderings(actual, draws, seed)
     observed = strength(MEASURES[name](predicted, actual))[0]
-    hits = np.sum(strength(measured(MEASURES[name], predicted[None], rows)) >= observed - _ROUNDING)
-    return PermutationTest.count(int(hits), len(rows), exact=exact)
+    extreme = strength(measured(MEASURES[name], predicted[None], rows)) >= observed - _ROUNDING
+    return PermutationTest.of(extreme, exact=exact)
 
 
 def reorderings(values: Floats, draws: int, seed: int) -> Floats:
@@ -221,8 +218,8 @@ def swap_p(
         known = [np.nan_to_num(measured(MEASURES[name], rows, actual[None])) for rows in (one, other)]
         return np.abs(known[0] - known[1])
 
-    hits = np.sum(gap(np.where(swap, b, a), np.where(swap, a, b)) >= gap(a[None], b[None])[0] - _ROUNDING)
-    return PermutationTest.count(int(hits), len(swap), exact=exact)
+    extreme = gap(np.where(swap, b, a), np.where(swap, a, b)) >= gap(a[None], b[None])[0] - _ROUNDING
+    return PermutationTest.of(extreme, exact=exact)
 
 
 def williams(first: Floats, second: Floats, actual: Floats) -> float:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from prb.stats.estimate import ROUNDING, Floats, Ints, t95
+from prb.stats.estimate import ROUNDING, Floats, Ints, average, t95
 from prb.stats.paired import DETECTABLE
 from prb.types import Estimate
 
@@ -100,12 +100,7 @@ def concordance(score: Floats, rating: Floats) -> float | None:
 def mean_over_users(metric: str, values: Sequence[float | None]) -> Estimate:
     """Mean with a t interval over users; users for whom the metric is undefined are left out of n."""
     known = np.array([v for v in values if v is not None], dtype=np.float64)
-    if len(known) < 2:
-        return Estimate(value=float(known[0]) if len(known) else None, low=None, high=None, n=len(known))
-    mean = float(known.mean())
-    half = float(t95(len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known)))
-    least, most = RANGES[metric]
-    return Estimate(value=mean, low=max(least, mean - half), high=min(most, mean + half), n=len(known))
+    return average(known, np.arange(len(known)), RANGES[metric])
 
 
 # --- whose votes they are ---

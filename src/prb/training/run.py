@@ -25,7 +25,7 @@ from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import Finished, RunFolder, remove
 from prb.stats.estimate import share
-from prb.stats.paired import Difference, difference
+from prb.stats.paired import difference
 from prb.training.config import CHECKPOINT, FullConfig, TrainConfig
 from prb.training.learning import (
     Examples,
@@ -46,7 +46,7 @@ from prb.training.learning import (
     support_and_scored,
 )
 from prb.training.tuning import ADAPTER, tune, tuned_head
-from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
+from prb.types import Ask, Choice, Difference, Estimate, Failure, Pair, TrainedOn
 
 CONDITIONS: tuple[ConditionName, ...] = ("none", "profile", "shuffled")
 VALIDATION_ROWS = 2_000

@@ -14,7 +14,7 @@ from prb.data.load import load, load_pairs
 from prb.data.source import open_source
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
-from prb.stats.credit import SECTIONS, rewardbench_sections
+from prb.stats.credit import SECTIONS, rewardbench_score
 from tests.data.named.reading import read
 from tests.runs import result
 
@@ -88,17 +88,14 @@ def test_rewardbench_1_has_sections_with_the_published_weights_and_ties_are_lost
     subsets = [subset for section in SECTIONS.values() for subset in section if section is not SECTIONS["Prior Sets"]]
     rows = [{**(right if subset != "math-prm" else wrong), "subset": subset} for subset in subsets]
     rows += [{"chosen": "Yes", "rejected": "No!", "subset": "mt-bench-easy"}]
-    found = scored(write_jsonl, tmp_path, rows)["rewardbench"]
-    assert found["Reasoning"] == 0.5  # 447 rows of math count like 984 of code
-    assert found["Chat"] == pytest.approx((358 - 28 / 2) / 358)
-    assert found["score"] == pytest.approx((found["Chat"] + found["Chat Hard"] + found["Safety"] + 0.5) / 4)
-    assert "Prior Sets" not in found
+    chat, hard, safety = (358 - 28 / 2) / 358, 1.0, 1.0
+    reasoning = 0.5  # 447 rows of math count like 984 of code
+    official = scored(write_jsonl, tmp_path, rows)["official"]
+    assert official == {"RewardBench": pytest.approx((chat + hard + safety + reasoning) / 4)}
 
 
 def test_prior_sets_have_half_the_weight_and_other_subsets_no_score() -> None:
     by_subset = {subset: 1.0 for section in SECTIONS.values() for subset in section} | {"shp": 0.0}
-    assert rewardbench_sections(by_subset) == pytest.approx(
-        {"Chat": 1, "Chat Hard": 1, "Safety": 1, "Reasoning": 1, "Prior Sets": 0.75, "score": (4 + 0.5 * 0.75) / 4.5}
-    )
-    assert rewardbench_sections({**by_subset, "mine": 1.0}) is None
-    assert rewardbench_sections({"shp": 1.0}) is None
+    assert rewardbench_score(by_subset) == pytest.approx((4 + 0.5 * 0.75) / 4.5)
+    assert rewardbench_score({**by_subset, "mine": 1.0}) is None
+    assert rewardbench_score({"shp": 1.0}) is None

@@ -37,9 +37,8 @@ from prb.llm import LLMS, check_llm, parse_llm
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, typed_options
 from prb.runs import Finished, draft
-from prb.stats.paired import Difference
 from prb.summary import DatasetAbout
-from prb.types import Estimate, Scorer
+from prb.types import Difference, Estimate, Scorer
 
 
 class Recipe(NamedTuple):
@@ -188,7 +187,6 @@ class CurveRow:
 
     step: int
     reward: float
-    reward_std: float
     kl: float
     """Nats away from the reference per answer."""
     length: float
@@ -197,7 +195,6 @@ class CurveRow:
     policy_loss: float
     value_loss: float
     clip_fraction: float
-    update_kl: float
     grad_norm: float
     samples: int
     failed: int

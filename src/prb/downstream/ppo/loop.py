@@ -128,12 +128,6 @@ def clipped(logp: Tensor, old_logp: Tensor, *, clip: float) -> Tensor:
     return ((logp - old_logp).exp() - 1).abs().gt(clip).float()
 
 
-def update_kl(logp: Tensor, old_logp: Tensor) -> Tensor:
-    """Estimated KL between the policy that sampled and the updated one: r − 1 − log r, never negative."""
-    log_ratio = logp - old_logp
-    return log_ratio.exp() - 1 - log_ratio
-
-
 def whiten(values: Tensor, mask: Tensor) -> Tensor:
     """Mean 0 and variance 1 over what the mask keeps."""
     kept = values[mask.bool()].double()
@@ -246,7 +240,6 @@ class Trainer:
         return CurveRow(
             step=self.done,
             reward=float(rewards.mean()),
-            reward_std=float(rewards.std(correction=0)),
             kl=kl / len(rewards),
             length=tokens / len(rewards),
             entropy=entropy / tokens,
@@ -292,7 +285,6 @@ class Trainer:
                 "policy_loss": policy_loss(now.logp, old.logp, old.advantage, clip=CLIP),
                 "value_loss": value_loss(now.value, old.value, old.returns, clip=self.config.recipe.value_clip),
                 "clip_fraction": clipped(now.logp, old.logp, clip=CLIP),
-                "update_kl": update_kl(now.logp, old.logp),
             }
             losses = {name: (values * part.mask).sum() for name, values in per_token.items()}
             loss = (losses["policy_loss"] + VALUE_WEIGHT * losses["value_loss"]) / count
