@@ -179,7 +179,9 @@ class Tuner:
         targets = [name for name, number in numbered if number and int(number[1]) in tuned]
         lora = peft.LoraConfig(r=method.rank, lora_alpha=LORA_ALPHA * method.rank, target_modules=targets)
         self._model: Any = peft.get_peft_model(base.model, lora)
-        self._model.peft_config["default"].base_model_name_or_path = lm  # not the folder in which it lies here
+        written: Any = self._model.peft_config["default"]
+        written.base_model_name_or_path = lm  # not the folder in which it lies here
+        written.target_modules = sorted(targets)  # in the same order in every process
         device = next(self._model.parameters()).device
         self._in_16_bits = method.dtype == "bf16"
         self._autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=self._in_16_bits)
@@ -310,4 +312,5 @@ class Tuner:
         """In 16 bits if it was tuned in so many."""
         weights = {name: weight.half() if self._in_16_bits else weight for name, weight in self.weights.items()}
         self._model.save_pretrained(str(folder), state_dict=weights, save_embedding_layers=False)
+        (folder / "README.md").unlink(missing_ok=True)  # peft's template, of which nothing is filled in
         make_readable(folder)

@@ -14,13 +14,13 @@ from prb.models import MODELS
 from prb.types import Recorded, Scorer
 
 EMBEDDED = Path(__file__).parent / "embedded"
-EmbeddedHead = Literal["smollm2"]
+EmbeddedHead = Literal["smollm2", "qwen2.5-1.5b"]
 """The LLMs on whose states a head ships; their weights are pulled."""
 
 
 @MODELS.register("personal")
 def personal(path: Path | None = None, lm: EmbeddedHead | None = None) -> Scorer:
-    """A head trained with `prb train` (path=FOLDER), or one that ships (lm=smollm2, once pulled).
+    """A head trained with `prb train` (path=FOLDER), or one that ships (lm=smollm2 or lm=qwen2.5-1.5b, once pulled).
 
     Methods with a code per user infer it from past choices.
     """
