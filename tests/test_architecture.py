@@ -7,10 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 import prb
+from prb.cli import run
+from prb.runs import write_lines
+from tests.conftest import make_twins
 
 SOURCE = Path(prb.__file__).parent
 ORDER = """stats text data engine llm models grading evaluation building training downstream serving study reporting
@@ -68,12 +72,33 @@ def test_source_files_stay_readable():
     assert not long
 
 
-def test_the_way_from_a_file_to_a_table_is_at_most_fifteen_files_and_they_exist():
+def test_the_way_from_a_file_to_a_table_is_at_most_fifteen_files_and_names_all_that_take_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text("utf-8")
     section = text.partition("## From a file to a table\n")[2].partition("\n## ")[0]
-    paths = re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)
-    assert 0 < len(paths) <= 15
-    assert [path for path in paths if not (SOURCE / path).is_file()] == []
+    way = re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)
+    assert 0 < len(way) <= 15
+    named = set(re.findall(r"`([a-z_/]+\.py)`", section))
+    assert [path for path in named if not (SOURCE / path).is_file()] == []
+    called: set[str] = set()
+
+    def follow(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(SOURCE):
+            called.add(str(path.relative_to(SOURCE)))
+
+    monkeypatch.chdir(tmp_path)
+    write_lines(Path("rows.jsonl"), [row for n in (1, 2, 3) for row in make_twins(n)])
+    words = ["evaluate", "rows.jsonl", "--model", "lexical", "--quiet", "--out"]
+    assert run([*words, "imports"]) == 0  # the first run imports modules, which calls decorators all over the package
+    sys.setprofile(follow)
+    try:
+        assert run([*words, "run"]) == 0
+    finally:
+        sys.setprofile(None)
+    assert set(way) <= called
+    assert called - named - {"__init__.py"} == set()
 
 
 def test_every_public_name_can_be_imported():

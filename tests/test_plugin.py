@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.reporting.sites import data_of
+
 PLUGIN = Path(__file__).parent / "plugin"
 
 
@@ -50,11 +52,14 @@ def test_a_plugged_in_metric_and_condition_are_in_the_table_the_gate_the_site_an
     assert "confident@newest>1: briefest under newest has 1.0000" in gate.stderr
     assert prb("report", run, "--quiet", env=environment).returncode == 0
     site = tmp_path / "run" / "report"
-    assert '"label":"confident"' in (site / "data" / "site.js").read_text("utf-8")
-    assert '"label":"net"' in (site / "data" / "site.js").read_text("utf-8")
+    assert {"confident", "net"} <= {metric["label"] for metric in data_of(site, "site")["datasets"][0]["metrics"]}
+    (row,) = data_of(site, "d0/board")["slices"]["all"]
+    for key in ("confident", "net_wins"):  # an estimate, and a plain number
+        assert {name: estimate["value"] for name, estimate in row[key].items()} == {"newest": 1.0, "profile": 1.0}
     assert ".newest { --c: light-dark(#5b3fd0, #8f7bff); }" in (site / "assets" / "site.css").read_text("utf-8")
     assert prb("export", run, "--to", "csv", env=environment).returncode == 0
     assert ",confident," in (tmp_path / "run" / "export" / "csv" / "estimates.csv").read_text("utf-8").replace('"', "")
+    assert ",newest," in (tmp_path / "run" / "export" / "csv" / "estimates.csv").read_text("utf-8")
     unknown = prb("evaluate", "--model", "random", "--condition", "newst", env=environment)
     assert "'newest'" in unknown.stderr
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from prb import registry as registry_module
 from prb.errors import BadInput, BadSpec, UnknownName
-from prb.registry import Registry, Spec
+from prb.registry import Declared, Registry, Spec
+from prb.summary import Condition
 
 
 @dataclass
@@ -209,6 +210,23 @@ def test_a_broken_package_harms_no_other_name(load, why, monkeypatch):
     assert made.about("saw").options == []
     with pytest.raises(BadSpec, match=f"tool 'saw' of other.module:factory cannot be used: {why}"):
         made.make("saw")
+
+
+def test_what_is_declared_has_the_name_of_its_entry_point(monkeypatch):
+    """Tables look for the name in the object, the command line for that of the entry point."""
+
+    def condition(name: str) -> Condition:
+        return Condition(name=name, shows="", build=lambda *_: None)
+
+    points = [Point("newest", lambda: condition("newest")), Point("oldest", lambda: condition("first"))]
+    monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
+    made = Declared("condition", Condition, "name", "prb.prompts", "prb.conditions")
+    assert list(made) == ["newest"]
+    assert made.problems == [
+        "condition 'oldest' of other.module:factory cannot be used: ValueError: its name is 'first'"
+    ]
+    with pytest.raises(BadSpec, match="its name is 'first'"):
+        made["oldest"]
 
 
 MINE = """

@@ -22,9 +22,10 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
-from prb.errors import BadSpec, explain_import, unknown
+from prb.errors import BadInput, BadSpec, PrbError, explain_import, unknown
 
 T = TypeVar("T")
+R = TypeVar("R")
 Factory = Callable[..., T]
 FROM_FILE = "prb_file_"
 """How the names of modules begin that a spec `x.py:Name` imported."""
@@ -128,8 +129,14 @@ class Discovered(Generic[T]):
             raise unknown(self.kind, name, self._known)
         return self._known[name]
 
-    def _check(self, found: T) -> None:
-        """Raise if what another package declares cannot be used."""
+    @property
+    def problems(self) -> list[str]:
+        """What other packages declare and cannot be used, one sentence each."""
+        self._discover()
+        return [f"{self.kind} {name!r} {why}" for name, why in self._broken.items()]
+
+    def _check(self, name: str, found: T) -> None:
+        """Raise if what another package declares under a name cannot be used."""
 
     def _discover(self) -> None:
         if self._discovered:
@@ -145,7 +152,7 @@ class Discovered(Generic[T]):
         for point in entry_points(group=self._group):
             try:
                 found = point.load()
-                self._check(found)
+                self._check(point.name, found)
                 self.add(point.name, found)
             except (Exception, SystemExit) as error:  # third-party code: anything can be wrong with it
                 package = point.dist.name if point.dist else point.value
@@ -213,16 +220,16 @@ class Registry(Discovered[Callable[..., T]]):
         options = [s.name if s.default is inspect.Parameter.empty else f"{s.name}={s.default}" for s in settings]
         return About(name, text.split("\n", 1)[0], options, " ".join(text.split()))
 
-    def _check(self, found: Factory[T]) -> None:
+    def _check(self, name: str, found: Factory[T]) -> None:  # noqa: ARG002
         _settings(found)
 
 
 class Declared(Discovered[T], Mapping[str, T]):
-    """Objects of a type by key, in the order of their declaration."""
+    """Objects of a type by the name that they have in their field `named_by`, in the order of their declaration."""
 
-    def __init__(self, kind: str, of: type[T], package: str, group: str) -> None:
+    def __init__(self, kind: str, of: type[T], named_by: str, package: str, group: str) -> None:
         super().__init__(kind, package, group)
-        self._type = of
+        self._type, self._named_by = of, named_by
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # one object, whatever it holds so far
 
@@ -240,9 +247,20 @@ class Declared(Discovered[T], Mapping[str, T]):
         self._discover()
         return len(self._known)
 
-    def _check(self, found: T) -> None:
+    def call(self, name: str, function: Callable[..., R], *arguments: Any) -> R:
+        """What a declared function returns; what goes wrong in somebody else's is one line that names it."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            if isinstance(error, PrbError) or function.__module__.startswith("prb."):
+                raise
+            raise BadInput(f"{self.kind} {name!r} failed: {type(error).__name__}: {error}") from error
+
+    def _check(self, name: str, found: T) -> None:
         if not isinstance(found, self._type):
             raise TypeError(f"not a {self._type.__name__}")
+        if (own := getattr(found, self._named_by)) != name:
+            raise ValueError(f"its {self._named_by} is {own!r}")
 
 
 def _from_file(path: str, name: str) -> Factory[Any]:

@@ -1,9 +1,9 @@
 """What an evaluation found: `summary.json` and `users.json`, typed. And the two registries everything is shown from.
 
-A `Metric` and a `Condition` are each one object, declared once. The terminal table, the site, exports, `--require` and
-the glossary read the registries, so a new one needs its declaration and nothing else; `prb compare` compares accuracy
-only. Ours are in `evaluation/metrics.py` and `evaluation/conditions.py`; other packages declare theirs under the
-entry-point groups `prb.metrics` and `prb.conditions`.
+A `Metric` and a `Condition` are each one object, declared once. The terminal table, the site, `prb compare`, exports,
+`--require` and the glossary read the registries, so a new one needs its declaration and nothing else; paired tests of
+two models are of accuracy only. Ours are in `evaluation/metrics.py` and `evaluation/conditions.py`; other packages
+declare theirs under the entry-point groups `prb.metrics` and `prb.conditions`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Metric:
     """One sentence without its subject: "share of …", "accuracy under … minus …"."""
     of: Callable[..., Any]
     """From `evaluation.metrics.Rows`, one per condition in `needs` (without `needs`: of the condition at hand), to an
-    `Estimate`, a number, or `None` where it does not apply; a contrast may be a `Difference`."""
+    `Estimate`, a number, or `None` where it does not apply; a contrast may be a `Difference`. Formats that
+    want the number of rows, hf and every-eval-ever, leave out plain numbers."""
     unit: Literal["share", "points", "number"] = "share"
     """A share is shown in percent, points as a difference of percentages with its sign."""
     better: Literal["higher", "lower", "neither"] = "higher"
@@ -51,11 +52,13 @@ class Metric:
     """Whether it is accuracy under the first of two `needs` minus that under the second. Only these have a panel in
     the figure, and ranks on the site."""
     tested: bool = False
-    """Whether it has a p: shown as stars, after Holm's correction over the models and contrasts it is shown with."""
+    """Whether it has a p, as a `Tested` or a `Difference`, that it is 0, or as a share one half: shown as stars, after
+    Holm's correction over the models and contrasts it is shown with."""
     limits: tuple[float, float] = (0.0, 1.0)
+    """The least and the greatest value it can have; infinite where there is none."""
     task: Task = "pairs"
     column: bool = True
-    """Whether it is a column of tables; the others are in summary.json only."""
+    """Whether it is a column of tables; the others are in summary.json and on the site's page of a model."""
     reference: str = ""
     """What to compare it with, such as "user-blind: exactly 50"."""
 
@@ -87,8 +90,10 @@ class Condition:
     """The shape of its points, as matplotlib names it."""
 
 
-METRICS: Declared[Metric] = Declared("metric", Metric, "prb.evaluation.metrics", "prb.metrics")
-CONDITIONS: Declared[Condition] = Declared("condition", Condition, "prb.evaluation.conditions", "prb.conditions")
+METRICS: Declared[Metric] = Declared("metric", Metric, "key", "prb.evaluation.metrics", "prb.metrics")
+CONDITIONS: Declared[Condition] = Declared(
+    "condition", Condition, "name", "prb.evaluation.conditions", "prb.conditions"
+)
 
 
 def needs_donors(conditions: Iterable[str]) -> bool:

@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_used_is_named(prb: Prb, monkeypatch: pytest.Monke
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "there.json")
 
-    monkeypatch.setattr("prb.cli.verbs.run_verb", refuse)
+    monkeypatch.setattr("prb.cli.run_verb", refuse)
     said = prb("compare", "a", "b")
     assert (said.code, said.err) == (1, "prb: there.json: Permission denied\n")
 

@@ -12,6 +12,7 @@ from prb.errors import BadInput
 from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
+from prb.summary import METRICS, Metric
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import settings
@@ -99,6 +100,23 @@ def test_twins_are_one_cluster_here_too(make):
     run = make("run", rows=rows, condition=("profile",), a=right, b=wrong)
     row = one(CompareConfig(run_a=run, run_b=run))
     assert (row["value"], row["p"], row["test"]) == (1.0, 0.5, "sign-flip")
+
+
+def test_every_other_metric_stands_beside_the_accuracy(make, monkeypatch):
+    """Those that compare conditions once, those of a condition under each; what neither has is left out."""
+    wins = Metric(key="wins", label="net wins", says="won", of=lambda rows: float(rows.margin.mean()), unit="number")
+    unseen = Metric(key="unseen", label="unseen", says="won", of=lambda rows: 1.0, column=False)
+    monkeypatch.setattr(METRICS, "_known", {**METRICS, "wins": wins, "unseen": unseen})
+    run = make("run", condition=("none", "profile"), a=right_on(1, 2), b=right_on(1))
+    config = CompareConfig(run_a=run, run_b=run)
+    none, profile = (row["metrics"] for row in compare(config)["comparisons"])
+    assert [key for key in ("gain", "wins", "unseen") if key in none] == ["wins"]
+    assert [key for key in ("gain", "wins", "unseen") if key in profile] == ["gain", "wins"]
+    assert none["wins"] == {"a": 0.0, "b": -15.5}
+    assert profile["gain"] == {"a": 0.0, "b": 0.0}
+    table = prb.compare(config).tables()[1]
+    of_profile = dict(zip(table.columns, table.rows[1], strict=True))
+    assert of_profile | {"gain": "+0.0 / +0.0", "net wins": "0.000 / -15.500", "condition": "profile"} == of_profile
 
 
 def test_one_cluster_cannot_be_tested(make):

@@ -10,8 +10,9 @@ import pytest
 from prb.config import UserConfig
 from prb.data.load import Dataset, load
 from prb.data.source import MemorySource
+from prb.errors import BadInput
 from prb.evaluation.conditions import QueryBuilder, pick_donor, true_plan
-from prb.summary import CONDITIONS
+from prb.summary import CONDITIONS, Condition
 from prb.types import Item, Post, Query
 from tests.conftest import Row, make_row, make_twins
 
@@ -247,3 +248,22 @@ def test_a_choice_that_would_give_the_label_away_is_never_shown_whoever_made_it(
         assert [choice.question for choice in built.query.choices] == [kept]
         assert built.leaks == 2
     assert query(data, item, "plan").plan[1] == "1 choices"  # a planner does not see them either
+
+
+def raises(*_: object) -> None:
+    raise ValueError("no posts")
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (raises, "condition 'mine' failed: ValueError: no posts"),
+        (lambda *_: Query(question="?"), "condition 'mine' must give a Built or a Failure, not Query"),
+    ],
+)
+def test_what_is_wrong_with_a_condition_of_another_package_is_one_line_that_names_it(build, says, monkeypatch):
+    monkeypatch.setattr(CONDITIONS, "_known", {**CONDITIONS, "mine": Condition(name="mine", shows="", build=build)})
+    data = dataset([make_row(1)])
+    with pytest.raises(BadInput) as caught:
+        asker(data).build(next(iter(data)), "mine")
+    assert str(caught.value) == says

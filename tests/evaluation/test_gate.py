@@ -119,6 +119,7 @@ NOT_LIKE = "is not like accuracy>0.6, control.low>0 or embedding:accuracy@none<=
         ("acuracy>0.5", "no metric named 'acuracy'; did you mean 'accuracy'?"),
         ("accuracy>0.5,flips>0", "no metric named 'flips'; did you mean 'flip_rate'?"),
         ("accuracy@proflie>0", "no condition named 'proflie'; did you mean 'profile'?"),
+        ("accuracy@pro-file>0", "no condition named 'pro-file'; did you mean 'profile'?"),
         *((f"accuracy{end}", f"--require: 'accuracy{end}' {NOT_LIKE}") for end in ("", ">", "=0.5", ">high", ">1.2.3")),
         *((text, f"--require: {text!r} {NOT_LIKE}") for text in (">0.5", "accuracy.mid>0", "accuracy>.")),
     ],

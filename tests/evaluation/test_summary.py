@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from prb import __version__
+from prb.errors import BadInput
+from prb.evaluation.metrics import Rows
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.evaluation_results import evaluation_table
 from prb.runs import Finished, read_json
-from prb.summary import Summary
+from prb.summary import METRICS, Metric, Summary
 from prb.types import Ask, Failure
 from tests.conftest import Row, make_row
 from tests.runs import by_length, contrast, prefers, result
@@ -153,6 +155,26 @@ def test_golden_dataset(golden):
 def test_a_contrast_needs_both_of_its_conditions(conditions, kinds, evaluated):
     done = evaluated(golden_rows(), condition=conditions)
     assert [row["kind"] for row in done.summary["contrasts"]] == kinds
+
+
+def raises(_: Rows) -> float:
+    raise ZeroDivisionError("division by zero")
+
+
+@pytest.mark.parametrize(
+    ("of", "says"),
+    [
+        (raises, "metric 'mine' failed: ZeroDivisionError: division by zero"),
+        (lambda _: float("nan"), "metric 'mine' must give an Estimate, a finite number or None, not nan"),
+        (lambda _: 0.5, "metric 'mine' is declared as tested, so it must give a p, not 0.5"),
+    ],
+)
+def test_what_is_wrong_with_a_metric_of_another_package_is_one_line_that_names_it(of, says, evaluated, monkeypatch):
+    mine = Metric(key="mine", label="mine", says="", of=of, tested="tested" in says)
+    monkeypatch.setattr(METRICS, "_known", {**METRICS, "mine": mine})
+    with pytest.raises(BadInput) as caught:
+        evaluated(golden_rows(), condition=("none",))
+    assert str(caught.value) == says
 
 
 def test_holm_corrects_over_all_models_together(evaluated):

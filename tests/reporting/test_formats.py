@@ -15,12 +15,14 @@ import yaml
 
 from prb.cli import run as cli
 from prb.errors import BadInput
+from prb.evaluation.metrics import Rows
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting import formats
 from prb.reporting.formats import ExportConfig, export, file_names, model_id, write_file
 from prb.runs import write_lines
-from prb.types import Ask, Failure
+from prb.summary import METRICS, Metric
+from prb.types import Ask, Estimate, Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import prefers, result, settings
 
@@ -150,6 +152,27 @@ def test_a_contrast_whose_metric_is_not_installed_is_left_out(run: Path, tmp_pat
     shutil.copytree(run, copied)
     (copied / "summary.json").write_bytes(orjson.dumps(summary))
     assert "of_a_package" not in exported(copied, tmp_path / "out", "csv")[0].read_text("utf-8")
+
+
+def test_a_number_that_is_no_share_is_exported_as_it_is(write_jsonl: Write, tmp_path: Path, monkeypatch: Any) -> None:
+    def margin(rows: Rows) -> Estimate:
+        return Estimate(value=float(rows.margin.mean()), low=10.0, high=90.0, n=len(rows.margin))
+
+    metric = Metric(key="size", label="size", says="", of=margin, unit="number", limits=(0.0, math.inf))
+    monkeypatch.setattr(METRICS, "_known", {**METRICS, "size": metric})
+    config = settings(write_jsonl([make_row(n) for n in range(4)]), tmp_path / "run", condition=("none",))
+    evaluate(config, models={"mine": ScriptedScorer(lambda ask: -float(len(ask.answer)))})
+    of_hub, of_record = (
+        exported(tmp_path / "run", tmp_path / "out", to)[0] for to in ("hf?dataset=a/b", "every-eval-ever")
+    )
+    (entry,) = [e for e in yaml.safe_load(of_hub.read_text("utf-8")) if e["dataset"]["task_id"] == "size_none"]
+    assert (entry["value"], entry["notes"].partition(",")[0]) == (31.0, "95 % interval 10.00 to 90.00")
+    (size,) = [
+        r for r in orjson.loads(of_record.read_bytes())["evaluation_results"] if r["evaluation_name"] == "size (none)"
+    ]
+    assert size["score_details"]["score"] == 31.0
+    assert (size["metric_config"]["min_score"], size["metric_config"]["max_score"]) == (0.0, "Infinity")
+    assert "metric_unit" not in size["metric_config"]
 
 
 def test_ratings_are_exported_as_tables(write_jsonl: Write, tmp_path: Path) -> None:

@@ -16,14 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import prb
+from prb.data.load import History
 from prb.errors import BadInput
 from prb.evaluation.compare import CompareConfig, compare
+from prb.evaluation.conditions import Built, QueryBuilder, pick_donor
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.gather import gather, kind_of
 from prb.reporting.pages import bins
 from prb.reporting.site import script_json
-from prb.types import RewardModel
+from prb.summary import CONDITIONS, Condition
+from prb.types import Item, RewardModel
 from tests.conftest import make_row
 from tests.reporting.sites import EVIL, data_of, make_run, rows, site_of, write_site
 from tests.runs import by_length, names, settings
@@ -175,6 +178,29 @@ def test_under_shuffled_the_borrowed_posts_are_shown_with_their_owner(site: Path
         assert view["ids"]
         for post_id, n in zip(view["ids"], view["lent"], strict=True):
             assert (view["donor"], chunk["posts"][n][2]) == by_id[post_id]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_condition_of_another_package_that_shows_another_user_says_so(
+    known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose posts they are is said if its donor is the one that `shuffled` would pick."""
+
+    def foreign(builder: QueryBuilder, item: Item, _: object) -> Built:
+        usual = pick_donor(item, builder.users, builder.seed)
+        others = [name for name in builder.users.names if name not in (item.user, usual)]
+        donor = usual if known and usual else others[0]
+        return builder.with_history(item, donor, History(builder.users.history(donor).posts[:1]))
+
+    condition = Condition(name="foreign-post", shows="another user's oldest post", build=foreign, donors=True)
+    monkeypatch.setattr(CONDITIONS, "_known", {**CONDITIONS, "foreign-post": condition})
+    mine = {"mine": ScriptedScorer(by_length)}
+    pairs = data_of(site_of(tmp_path, rows(), mine, condition=("foreign-post",)), "d0/pairs-0")["pairs"]
+    views = [view for pair in pairs for view in pair["said"]["foreign-post"]["views"]]
+    owners = {post["id"]: row["user"] for row in rows() for post in row["profile"]}
+    assert all(len(view["ids"]) == 1 for view in views)
+    assert [view["donor"] for view in views] == [owners[view["ids"][0]] if known else None for view in views]
+    assert [len(view["lent"]) for view in views] == [int(known)] * len(pairs)
 
 
 def test_without_texts_no_word_of_the_dataset_or_a_judge_is_there(run: Path, tmp_path: Path) -> None:

@@ -22,14 +22,21 @@ from prb.study.app import make_app
 from prb.study.config import Judgment, NewConfig
 from prb.study.database import Database, open_study
 from prb.study.design import PRACTICE, NewStudy, new_study
-from prb.study.judgments import judgments
+from prb.study.judgments import SCALE, judgments, validate_fields
 from prb.study.site import Site
 from tests.conftest import make_row, make_twins
 from tests.reporting.conftest import axe  # noqa: F401 - a fixture
 
 Row = dict[str, Any]
-BEFORE = {f"{a}-{c}": "4" for a in "AB" for c in ("correctness", "relevance", "helpfulness")} | {"prefer": "A"}
-AFTER = {"prefer": "B", "difference": "preference"}
+
+
+def reply(step: int) -> dict[str, str]:
+    """To every question of a step of a validation: 4 on a scale, else the first option."""
+    fields = validate_fields(step)
+    return {f.name: "4" if f.options == SCALE else f.options[0].value if f.options else "Because." for f in fields}
+
+
+BEFORE, AFTER = reply(1), reply(2) | {"prefer": "B"}
 
 
 class CheapHasher(argon2.PasswordHasher):

@@ -17,6 +17,7 @@ import httpx2 as httpx
 
 from prb.study.config import NewConfig
 from prb.study.design import new_study
+from prb.study.judgments import validate_fields
 
 Key = tuple[int, int]
 PATIENCE = 120.0
@@ -81,11 +82,7 @@ async def annotate(port: int, token: str, crowd: Crowd, seed: int, *, think: flo
 
 
 def reply(step: int, dice: random.Random) -> dict[str, str]:
-    if step == 2:
-        difference = dice.choice(["preference", "quality", "unclear"])
-        return {"prefer": dice.choice(["A", "B", "neither"]), "difference": difference}
-    names = [f"{a}-{c}" for a in "AB" for c in ("correctness", "relevance", "helpfulness")]
-    return {name: dice.choice("12345") for name in names} | {"prefer": dice.choice(["A", "B", "neither"])}
+    return {field.name: dice.choice(field.options).value for field in validate_fields(step)}
 
 
 class Server:

@@ -111,7 +111,9 @@ def test_new_questions_are_shown_checked_stored_and_exported(
     """Options in the first step and free text in the second: the opposite of the questions that are there."""
     plain = judging.collect_fields
     known, why = judging.FormField("topic", "Do you know it?", judging.SCALE), judging.FormField("why", "Why this one?")
-    monkeypatch.setattr(judging, "collect_fields", lambda step, n: [*plain(step, n), known if step == 1 else why])
+    clearer = judging.FormField("clearer", "Which answer is clearer?", judging.PREFERENCE)
+    added = {1: [known], 2: [why, clearer]}
+    monkeypatch.setattr(judging, "collect_fields", lambda step, n: [*plain(step, n), *added[step]])
     study = make(kind="collect")
     person = take_part(study)
     assert len(re.findall(r'type="radio" name="topic"', person.text)) == 5
@@ -120,11 +122,11 @@ def test_new_questions_are_shown_checked_stored_and_exported(
     assert re.search(r'<textarea id="why" name="why"[^>]* required', person.text)
     chosen = {"A-rating": "5", "B-rating": "2", "best": "A"}
     assert "Please write something here" in person.follow(person.action, chosen)
-    person.follow(person.action, {**chosen, "why": "the tone"})
+    person.follow(person.action, {**chosen, "why": "the tone", "clearer": "B"})
     person.follow(person.action, {"narrative": WISH, "topic": "1"})  # of a second question, and not yet rated
     export(ExportConfig(study=study.where, out=tmp_path / "out"))
     tables = {path.stem: list(read_lines(path)) for path in (tmp_path / "out").glob("*.jsonl")}
-    both = {"topic": "3", "why": "the tone"}
+    both = {"topic": "3", "why": "the tone", "clearer": tables["pairs"][0]["rejected"]}
     assert [row["replies"] for row in tables["pairs"]] == [both]
     assert [row["replies"] for row in tables["ratings"]] == [both, both]
     assert [row["replies"] for row in tables["records"]] == [both, {"topic": "1"}]

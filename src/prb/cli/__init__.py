@@ -9,13 +9,17 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from prb.config import Settings
+    from prb.errors import ResultFailed
+    from prb.reporting.results import Run
 
+R = TypeVar("R")
 INTERRUPTED = 130
 RESUME = "interrupted; run the same command again to resume"
 GROUPS = {
@@ -85,7 +89,7 @@ SETTINGS = {
     "export": "prb.reporting.formats.ExportConfig",
 }
 """The settings of every command. What it does with them is the function of its name, such as `data_check`, in
-`data.py` or `verbs.py`; a verb without one prints its result as a run."""
+`data.py` or `verbs.py`; a verb without one prints its result as a run (`run_verb`)."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -181,11 +185,48 @@ def _dispatch(args: list[str]) -> None:
     module = import_module("prb.cli.data" if verb in ("data", "models", "cache") else "prb.cli.verbs")
     try:
         command = getattr(module, name.replace(" ", "_"), None)
-        command(config) if command else module.run_verb(name, config)
+        command(config) if command else run_verb(name, config)
     except ModuleNotFoundError:
         if verb != "study":
             raise
         raise MissingExtra("prb study", "study") from None
+
+
+def run_verb(name: str, config: Settings) -> None:
+    """A verb whose result is a run: its tables, lines and footer, or its summary as JSON."""
+    from prb import api
+
+    result, failed = finished(lambda: getattr(api, "best_of_n" if name == "bon" else name)(config))
+    print_run(result, json=config.json)
+    if failed:
+        raise failed
+
+
+def finished(verb: Callable[[], R]) -> tuple[R, ResultFailed | None]:
+    """The result of a verb, and why it does not pass: a finished result is shown before the command fails.
+
+    What models and other plug-ins print goes to stderr: stdout is for the result.
+    """
+    from prb.errors import ResultFailed
+
+    try:
+        with redirect_stdout(sys.stderr):
+            return verb(), None
+    except ResultFailed as failed:
+        return failed.result, failed
+
+
+def print_run(result: Run, *, json: bool) -> None:
+    from prb.cli.parse import print_json
+    from prb.reporting.format import say, show
+
+    if json:
+        print_json(result.summary)
+        return
+    show(*result.tables())
+    say(*result.lines())
+    if footer := result.footer():
+        print(footer)
 
 
 def _lists_methods(args: Sequence[str]) -> bool:

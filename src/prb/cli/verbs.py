@@ -1,27 +1,23 @@
-"""What verbs print of their results. Commands with a second word are in `data.py`, but for those of `prb study`."""
+"""What the verbs print whose results are no runs. Commands with a second word are in `data.py`, but for those of
+`prb study`."""
 
 # ruff: noqa: T201
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout
 from shlex import quote
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import prb
-from prb.cli import listed
+from prb.cli import finished, listed, print_run
 from prb.cli.parse import answer, print_json
-from prb.config import Settings
-from prb.errors import ResultFailed
 from prb.types import visible
 
 if TYPE_CHECKING:
     from prb.downstream.ppo import PpoConfig
     from prb.reporting.formats import ExportConfig
-    from prb.reporting.results import Run
     from prb.reporting.site import ReportConfig
     from prb.reporting.submissions import LeaderboardConfig
     from prb.serving.server import Ready, ServeConfig
@@ -30,40 +26,6 @@ if TYPE_CHECKING:
     from prb.study.config import AgreeConfig, DemoConfig, NewConfig
     from prb.study.config import ExportConfig as StudyExportConfig
     from prb.study.config import ServeConfig as StudyServeConfig
-
-R = TypeVar("R")
-
-
-def run_verb(name: str, config: Settings) -> None:
-    """A verb whose result is a run: its tables, lines and footer, or its summary as JSON."""
-    result, failed = finished(lambda: getattr(prb, "best_of_n" if name == "bon" else name)(config))
-    print_run(result, json=config.json)
-    if failed:
-        raise failed
-
-
-def finished(verb: Callable[[], R]) -> tuple[R, ResultFailed | None]:
-    """The result of a verb, and why it does not pass: a finished result is shown before the command fails.
-
-    What models and other plug-ins print goes to stderr: stdout is for the result.
-    """
-    try:
-        with redirect_stdout(sys.stderr):
-            return verb(), None
-    except ResultFailed as failed:
-        return failed.result, failed
-
-
-def print_run(result: Run, *, json: bool) -> None:
-    from prb.reporting.format import say, show
-
-    if json:
-        print_json(result.summary)
-        return
-    show(*result.tables())
-    say(*result.lines())
-    if footer := result.footer():
-        print(footer)
 
 
 def ppo(config: PpoConfig) -> None:

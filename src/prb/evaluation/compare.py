@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from prb.errors import BadInput
 from prb.evaluation.outcomes import Cell, Outcomes, read_outcomes
 from prb.stats.estimate import Floats, Ints, codes, is_exact
 from prb.stats.paired import UNTESTED, corrected, difference, flip_rate
-from prb.summary import Paired, Summary
+from prb.summary import METRICS, Paired, Summary
 
 SEED = 0
 """Fixes the draws where there are too many clusters to enumerate."""
@@ -33,6 +33,13 @@ class CompareConfig(Settings):
     """Another run folder, or the same one."""
 
 
+class TwoValues(Struct):
+    """What a metric is for either model."""
+
+    a: float | None
+    b: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoModels(Paired):
     """Two models under one condition."""
@@ -44,6 +51,8 @@ class TwoModels(Paired):
     accuracy_b: float | None
     changed_sides: float | None
     only_in_one: int
+    metrics: dict[str, TwoValues] = field(default_factory=dict)
+    """All other metrics that are columns of tables, each over all rows of its own run. No test compares them."""
 
 
 class ComparisonSummary(Struct, kw_only=True):
@@ -73,7 +82,8 @@ def compare(config: CompareConfig) -> dict[str, Any]:
         exact = left in exact_a and right in exact_b and not only_in_one
         about = {"condition": left[1], "model_a": left[0], "model_b": right[0]}
         paired = compare_credits(x, y, clusters, exact=exact, seed=SEED)
-        rows.append({**about, **paired, "only_in_one": only_in_one})
+        metrics = _other_metrics(summary_a, left, summary_b, right)
+        rows.append({**about, **paired, "only_in_one": only_in_one, "metrics": metrics})
     if not rows:
         raise BadInput(f"nothing to compare: {config.run_a} and {config.run_b} share no condition, or hold one model")
     if not any(row["n"] for row in rows):
@@ -97,6 +107,21 @@ def compare_credits(x: Floats, y: Floats, clusters: Ints, *, exact: bool, seed: 
         **tested,
         "changed_sides": flip_rate(x, y),
     }
+
+
+def _other_metrics(a: Summary, left: Cell, b: Summary, right: Cell) -> dict[str, Any]:
+    """Those that either model has a value of, in the order of their declaration."""
+    x, y = _values(a, *left), _values(b, *right)
+    keys = [key for key, metric in METRICS.items() if metric.column and (key in x or key in y)]
+    return {key: {"a": x.get(key), "b": y.get(key)} for key in keys}
+
+
+def _values(summary: Summary, model: str, condition: str) -> dict[str, float]:
+    """Of every metric under a condition; one that compares conditions belongs to that whose change it measures."""
+    result, contrasts = summary.result(model, condition), summary.contrasts_of(model).items()
+    values = {key: estimate.value for key in result.metrics if (estimate := result.estimate(key))} if result else {}
+    values |= {key: contrast.value for key, contrast in contrasts if contrast.condition == condition}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _read_run(folder: Path) -> tuple[Outcomes, Summary]:

@@ -16,6 +16,7 @@ from prb.config import ConditionName, Donors, HistoryKind, ShownHistory, UserCon
 from prb.data.load import Dataset, History, Users
 from prb.data.retrieve import RANKERS, Ranker, leaking_choices, top_choices, top_posts
 from prb.data.votes import quoted_votes
+from prb.errors import BadInput
 from prb.evaluation.planners import Plan, Planner, infer_plans
 from prb.hashing import draw
 from prb.summary import CONDITIONS, TRAINED, Condition
@@ -96,9 +97,11 @@ class QueryBuilder:
         seen = self.trained_on.seen(item)
         if seen == "row" and not self.count_trained:
             return Failure(TRAINED, kind=UNMEASURED)
-        built: Built | Failure = CONDITIONS[condition].build(self, item, plan)
+        built: Built | Failure = CONDITIONS.call(condition, CONDITIONS[condition].build, self, item, plan)
         if isinstance(built, Failure):
             return built
+        if not isinstance(built, Built):
+            raise BadInput(f"condition {condition!r} must give a Built or a Failure, not {type(built).__name__}")
         return replace(built, seen=seen, query=mask_query(built.query) if self.mask else built.query)
 
     def plans(

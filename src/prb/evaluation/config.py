@@ -129,7 +129,7 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
 
 # --- what a finished run must hold ---
 _CLAUSE = re.compile(
-    r"(?:(.+):)?([a-z_]\w*)(?:@([a-z_]\w*))?(?:\.(low|high|p|p_holm|failed|n))?"
+    r"(?:(.+):)?([\w-]+)(?:@([\w-]+))?(?:\.(low|high|p|p_holm|failed|n))?"
     r"\s*(>=|<=|>|<)\s*(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)"
 )
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}

@@ -413,13 +413,10 @@ def describe_dataset(dataset: Dataset) -> DatasetSummary:
 
 
 def compute(metric: Metric, *rows: Rows) -> Any:
-    """A metric's value; what goes wrong in somebody else's code is one line that names the metric."""
-    try:
-        value = metric.of(*rows)
-    except Exception as error:
-        if metric.of.__module__.startswith("prb."):
-            raise
-        raise BadInput(f"metric {metric.key!r} failed: {type(error).__name__}: {error}") from error
+    """A metric's value, checked: it may be another package's."""
+    value = METRICS.call(metric.key, metric.of, *rows)
+    if value is not None and metric.tested and not hasattr(value, "p"):
+        raise BadInput(f"metric {metric.key!r} is declared as tested, so it must give a p, not {value!r}")
     if value is None or isinstance(value, (Estimate, Difference)):
         return value
     if isinstance(value, (int, float)) and np.isfinite(value):

@@ -53,7 +53,7 @@ from prb.runs import (
     writing,
 )
 from prb.stats.credit import credit_of_scores, credit_of_verdicts, duel_shares
-from prb.summary import CONDITIONS, TRAINED, needs_donors
+from prb.summary import CONDITIONS, METRICS, TRAINED, needs_donors
 from prb.types import (
     NO_EVIDENCE,
     UNMEASURED,
@@ -114,7 +114,7 @@ def evaluate(
     if by_default:
         applicable = tuple(name for name in config.condition if CONDITIONS[name].applies(dataset))
         config = replace(config, condition=applicable)
-    for note in dataset.notes:
+    for note in (*METRICS.problems, *dataset.notes):
         progress.note(note)
     job = Job(config, dataset, planner, models, listeners, progress)
     folder = config.folder(Path(config.dataset).name, dataset.fingerprint)

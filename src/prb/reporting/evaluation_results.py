@@ -19,7 +19,7 @@ from msgspec import convert, to_builtins
 
 from prb.data.load import LINKED
 from prb.errors import BadInput, MissingExtra, unknown
-from prb.evaluation.compare import ComparisonSummary
+from prb.evaluation.compare import ComparisonSummary, TwoModels
 from prb.reporting.format import (
     MISSING,
     PARTS,
@@ -548,10 +548,29 @@ class Comparison(Run):
     """The result of `prb compare`; `folder` is that of the first run."""
 
     def tables(self) -> Sequence[Table]:
-        return [comparison(self.summary)]
+        return [comparison(self.summary), *other_metrics(self.summary)]
 
     def footer(self) -> str:
         return ""
+
+
+def other_metrics(content: Result) -> Iterator[Table]:
+    """Every other metric of both models, side by side; nothing if there is none."""
+    rows = [row for row in convert(content, ComparisonSummary).comparisons if row.metrics]
+    metrics = [metric for key, metric in METRICS.items() if any(key in row.metrics for row in rows)]
+
+    def cell(metric: Metric, row: TwoModels) -> str:
+        values = row.metrics.get(metric.key)
+        return f"{metric_cell(metric, values.a)} / {metric_cell(metric, values.b)}" if values else MISSING
+
+    if metrics:
+        columns = ("condition", "A", "B", *(metric.label for metric in metrics))
+        cells = ((row.condition, row.model_a, row.model_b, *(cell(m, row) for m in metrics)) for row in rows)
+        notes = (
+            "A / B, each over all rows of its own run; no test compares them.",
+            f"{'; '.join(f'{metric.label}: {metric.sentence}' for metric in metrics)}.",
+        )
+        yield Table("Other metrics", columns, tuple(cells), notes)
 
 
 def comparison(content: Result) -> Table:

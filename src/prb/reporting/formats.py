@@ -187,7 +187,8 @@ def model_id(name: str, spec: str) -> str:
 
 # --- hf ---
 def write_hub_results(run: ExportedRun, out: Path) -> list[Path]:
-    """Hugging Face: `.eval_results/*.yaml` for the repository of each model, an entry per metric and condition, in %.
+    """Hugging Face: `.eval_results/*.yaml` for the repository of each model, an entry per metric and condition; shares
+    and points in %.
 
     The `eval.yaml` that makes a dataset a benchmark on the hub must name a framework of the hub's own list, and what to
     run in it. Ours is not on that list, so none is written.
@@ -207,14 +208,14 @@ def write_hub_results(run: ExportedRun, out: Path) -> list[Path]:
         entries = []
         for condition, metric, value in run.estimates(model):
             assert value.value is not None
-            interval = ""
+            interval, scale = "", 1 if metric.unit == "number" else 100
             if value.low is not None and value.high is not None:
-                interval = f"95 % interval {100 * value.low:.2f} to {100 * value.high:.2f}, "
+                interval = f"95 % interval {scale * value.low:.2f} to {scale * value.high:.2f}, "
             failed = f", {count} failed" if (count := getattr(value, "failed", 0)) else ""
             task = metric.key if metric.needs else f"{metric.key}_{condition}"
             entry = {
                 "dataset": {"id": dataset, "task_id": task, **revision},
-                "value": round(100 * value.value, 4),
+                "value": round(scale * value.value, 4),
                 **({"date": f"{day}"} if day else {}),
                 "notes": f"{interval}n = {value.n}{failed}; {rows}; {run.models[model]}; prb {__version__}",
             }
@@ -272,12 +273,12 @@ def _result(run: ExportedRun, condition: str, metric: Metric, value: Estimate | 
         "metric_config": {
             "metric_id": metric.key if metric.key == "accuracy" else f"prb.{metric.key}",
             "metric_name": metric.key,
-            "metric_unit": "proportion",
+            **({} if metric.unit == "number" else {"metric_unit": "proportion"}),
             "metric_parameters": {"condition": condition},
             "lower_is_better": metric.better == "lower",
             "score_type": "continuous",
             "min_score": metric.limits[0] if isfinite(metric.limits[0]) else "-Infinity",
-            "max_score": metric.limits[1],
+            "max_score": metric.limits[1] if isfinite(metric.limits[1]) else "Infinity",
         },
         "score_details": {
             "score": value.value,

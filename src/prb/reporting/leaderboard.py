@@ -7,7 +7,7 @@ ranking without some clusters, and between halves of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -46,7 +46,10 @@ def describe(group: Group) -> dict[str, Any]:
     measured |= {key for result in results for key, value in result.metrics.items() if value is not None}
     ranked = "misapplication" if data.only_restraint and "misapplication" in measured else "control"
     attributes = ("key", "label", "unit", "better", "tested", "needs", "reference")
-    metrics = [{**{name: getattr(m, name) for name in attributes}, "says": m.sentence} for m in columns()]
+
+    def described(metrics: Iterable[Metric]) -> list[dict[str, Any]]:
+        return [{**{name: getattr(m, name) for name in attributes}, "says": m.sentence} for m in metrics]
+
     return {
         "id": group.id,
         "label": group.label,
@@ -55,7 +58,8 @@ def describe(group: Group) -> dict[str, Any]:
         "about": {**to_builtins(data), "name": short_name(data.name)},  # never a path of this machine
         "conditions": group.conditions,
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
-        "metrics": metrics,
+        "metrics": described(columns()),
+        "others": described(m for m in METRICS.values() if m.task == "pairs" and not m.column),
         "shown": group.shown,
         "models": [describe_model(group, entry) for entry in group.entries],
         "leader": [entry.name for entry in group.entries].index(leader.model),
@@ -117,8 +121,8 @@ def board_data(inputs: Inputs) -> Iterator[DataFile]:
             contrasts = group.summary.contrasts_of(entry.name)
             row: dict[str, Any] = {"accuracy": {c: to_builtins(result.accuracy) for c, result in results.items()}}
             for metric in columns():
-                values = {c: value for c, r in results.items() if (value := r.metrics.get(metric.key)) is not None}
-                row[metric.key] = to_builtins(contrasts.get(metric.key) if metric.needs else values)
+                estimates = {c: e for c, r in results.items() if (e := r.estimate(metric.key)) is not None}
+                row[metric.key] = to_builtins(contrasts.get(metric.key) if metric.needs else estimates)
             rows.append(row)
         for metric in columns():
             for condition in group.conditions if metric.tested and not metric.needs else ():
@@ -174,17 +178,17 @@ def _of_part(group: Group, entry: Entry, facts: Facts, part: Bools) -> dict[str,
             values = {c: compute(metric, own) for c, own in rows.items()}
             numbers[metric.key] = {c: _untested(value) for c, value in values.items() if value is not None}
         elif set(metric.needs) <= set(rows):
-            contrast = compute(metric, *(rows[c] for c in metric.needs))
-            numbers[metric.key] = _untested(contrast) if getattr(contrast, "value", None) is not None else None
+            contrast = _untested(compute(metric, *(rows[c] for c in metric.needs)))
+            numbers[metric.key] = contrast if contrast["value"] is not None else None
         else:
             numbers[metric.key] = None
     return numbers
 
 
-def _untested(value: Any) -> Any:
-    """The same without its p."""
-    content = to_builtins(value)
-    return {**content, "p": None, "p_holm": None} if isinstance(content, dict) and "p" in content else content
+def _untested(value: Any) -> dict[str, Any]:
+    """An estimate, without its p, or a number."""
+    content = {"value": value} if value is None or isinstance(value, float) else to_builtins(value)
+    return {**content, "p": None, "p_holm": None} if "p" in content else content
 
 
 def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
-from prb.config import Donors
+from prb.config import ShownHistory
 from prb.downstream.columns import PLURAL
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.outcomes import Column
@@ -21,6 +21,7 @@ from prb.reporting.gather import DataFile, Entry, Group, Inputs, explain_damage
 from prb.reporting.results import Audit, BestOfN, Correlation, Ppo, Run, Study, set_sentences
 from prb.stats.bias import by_margin, histogram
 from prb.stats.estimate import Floats, Ints, by_label, chance_spread, codes, spread, user_means, wilson
+from prb.summary import CONDITIONS
 from prb.types import Pair, Post
 from prb.work import chunks
 
@@ -187,8 +188,8 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None or not isfinite(value) else float(f"{value:.5g}")
 
 
-View = tuple[tuple[str, ...], tuple[str, ...], int, Donors]
-"""What a model was shown of the user: ids of posts, plan; and how its run picks donors."""
+View = tuple[tuple[str, ...], tuple[str, ...], int, ShownHistory]
+"""What a model was shown of the user: ids of posts, plan; and by which seed and history its run picks donors."""
 
 
 class Chunk:
@@ -228,7 +229,7 @@ class Chunk:
         models = {}
         for n, column in self._group.under(condition):
             detail, settings = column.details[row], self._group.entries[n].run.settings
-            shown = (detail.post_ids, detail.plan, settings.seed, settings.shown.donors)
+            shown = (detail.post_ids, detail.plan, settings.seed, settings.shown)
             outcome = {
                 "m": _rounded(float(column.margin[row])),
                 "s": [_rounded(score) for score in detail.scores or ()],
@@ -239,13 +240,15 @@ class Chunk:
             }
             models[str(n)] = {key: value for key, value in outcome.items() if value}
         views: list[dict[str, Any]] = []
-        for ids, plan, seed, donors in numbers:
+        for ids, plan, seed, history in numbers:
             views.append({"ids": ids, "plan": plan if self._texts else ()})
-            if condition == "shuffled" and item and self._group.dataset:
+            if CONDITIONS[condition].donors and item and self._group.dataset:
                 users = self._group.dataset.users
-                donor = pick_donor(item, users, seed, donors)
+                donor = pick_donor(item, users, seed, history.donors, history.kind)
                 posts = {post.id: post for post in users.history(donor).posts} if donor else {}
-                views[-1] |= {"donor": donor, "lent": [self._number(posts[i]) for i in ids if i in posts]}
+                known = posts.keys() >= set(ids)  # a condition of another package may have picked somebody else
+                lent = [self._number(posts[i]) for i in ids] if known else []
+                views[-1] |= {"donor": donor if known else None, "lent": lent}
         return {"models": models, "views": views}
 
 

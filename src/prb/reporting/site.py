@@ -158,10 +158,9 @@ def write_pages(folder: Path, inputs: Inputs, progress: Progress) -> None:
     (folder / "data").mkdir(parents=True)
     with as_file(SHIPPED / "assets") as assets:
         shutil.copytree(assets, folder / "assets")
-    shipped = (folder / "assets" / "site.css").read_text("utf-8")
-    added = [f".{c.name} {{ --c: light-dark({c.color}, {c.dark}); }}" for c in CONDITIONS.values()]
-    style = "\n".join([shipped, *(rule for rule in added if f"{rule.split()[0]} {{" not in shipped)])
-    (folder / "assets" / "site.css").write_text(style, "utf-8")
+    colors = [f".{c.name} {{ --c: light-dark({c.color}, {c.dark}); }}\n" for c in CONDITIONS.values()]
+    style = folder / "assets" / "site.css"
+    style.write_text("".join([*colors, style.read_text("utf-8")]), "utf-8")
     if any(group.dataset for group in inputs.groups):
         import sklearn.linear_model  # noqa: F401 - what is loaded later would not be limited
     shown = []

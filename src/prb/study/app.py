@@ -29,7 +29,7 @@ from prb.study.admin import ADMIN
 from prb.study.config import CRITERIA, DemoConfig, NewConfig, ServeConfig
 from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, Database, open_study, replace_password
 from prb.study.design import new_study
-from prb.study.judgments import store_reply
+from prb.study.judgments import store_reply, validate_fields
 from prb.study.site import COLLECT, PAGES, Refused, Site
 
 log = logging.getLogger("prb.study")
@@ -171,8 +171,14 @@ def fill(database: Database) -> None:
             for row in rows[: len(rows) - 2 * n]:
                 spent, *replies = simulated(row, n)
                 for step, reply in enumerate(replies, 1):
-                    last = step == len(replies)
-                    store_reply(connection, annotator, row.id, step, reply, last=last, seconds=spent)
+                    said, last = anything(row, n, step) | reply, step == len(replies)
+                    store_reply(connection, annotator, row.id, step, said, last=last, seconds=spent)
+
+
+def anything(row: Any, n: int, step: int) -> dict[str, str]:
+    """A valid reply of annotator n to every question, drawn by hash: for those that are simulated no better."""
+    options = {field.name: [option.value for option in field.options] for field in validate_fields(step)}
+    return {name: of[draw(n, row.key, name) % len(of)] if of else "No remark." for name, of in options.items()}
 
 
 def simulated(row: Any, n: int) -> tuple[float, dict[str, str], dict[str, str]]:

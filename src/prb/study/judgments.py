@@ -59,6 +59,11 @@ class FormField(NamedTuple):
     ends: tuple[str, str] = ("", "")
     """What the two ends of a scale mean."""
 
+    @property
+    def asks_which(self) -> bool:
+        """Whether the options are the answers, by their letters on the page; exported is what these stand for."""
+        return set("AB") <= {option.value for option in self.options}
+
 
 SCALE = tuple(FormOption(str(n), str(n), str(n)) for n in range(1, 6))
 PREFERENCE = (FormOption("A", "Answer A", "a"), FormOption("B", "Answer B", "b"), FormOption("neither", "Neither", "n"))
@@ -133,8 +138,9 @@ def too_long(text: str) -> str:
     return f"This text has {len(text):,} characters; at most {MAX_TEXT:,} are allowed"
 
 
-def unblind(reply: Mapping[str, Any], flipped: bool) -> dict[str, Any]:
-    """A validation reply with chosen and rejected in place of A and B."""
+def unblind(reply: Mapping[str, Any], flipped: bool, fields: Iterable[FormField]) -> dict[str, Any]:
+    """A validation reply to these fields with chosen and rejected in place of A and B."""
+    which = {field.name for field in fields if field.asks_which}
     names = {"A": "rejected" if flipped else "chosen", "B": "chosen" if flipped else "rejected", "neither": "neither"}
     unblinded: dict[str, Any] = {}
     for key, value in reply.items():
@@ -142,7 +148,7 @@ def unblind(reply: Mapping[str, Any], flipped: bool) -> dict[str, Any]:
         if dash:
             unblinded.setdefault("ratings", {}).setdefault(names[answer], {})[criterion] = int(value)
         else:
-            unblinded[key] = names[value] if key == "prefer" else value
+            unblinded[key] = names[value] if key in which else value
     return unblinded
 
 
@@ -155,13 +161,14 @@ def shown_order(pseudonym: str, content: Mapping[str, Any]) -> list[int]:
 def numbered_reply(reply: Mapping[str, str], pseudonym: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """A collection reply with answer numbers in place of letters, so that it does not depend on the order shown."""
     number = dict(zip(LETTERS, shown_order(pseudonym, content), strict=False))
+    which = {field.name for field in form_fields("collect", 2, content) if field.asks_which}
     numbered: dict[str, Any] = {}
     for key, value in reply.items():
         letter, dash, _ = key.partition("-")
         if dash:
             numbered.setdefault("ratings", [None] * len(number))[number[letter]] = int(value)
         else:
-            numbered[key] = number.get(value) if key == "best" else value
+            numbered[key] = number.get(value) if key in which else value
     return numbered
 
 
@@ -327,7 +334,10 @@ def judgments(connection: Connection) -> list[Judgment]:
         if item.content.get("practice"):
             continue
         rubric = has_rubric(item.content)
-        replies = {step.step: unblind(step.fields, first.flipped) for step in steps}
+        replies = {
+            step.step: unblind(step.fields, first.flipped, form_fields("validate", step.step, item.content))
+            for step in steps
+        }
         before, after = replies.get(1, {}), replies.get(2 if rubric else 1, {})
         rows.append(
             Judgment(
@@ -377,9 +387,12 @@ def collected_tables(connection: Connection) -> dict[str, list[Row]]:
             "narrative": wish,
             "category": item.content["category"] or "other",
         }
+        texts = dict(enumerate(item.content["answers"]))
+        which = {field.name for field in form_fields("collect", 2, item.content) if field.asks_which}
         replies = [(name, value) for step in steps for name, value in step.fields.items()]
-        if more := {name: value for name, value in replies if name not in COLLECTED_ELSEWHERE}:
-            common["replies"] = more
+        more = {name: value for name, value in replies if name not in COLLECTED_ELSEWHERE}
+        if more:
+            common["replies"] = {n: texts.get(value, value) if n in which else value for n, value in more.items()}
         records.append({"id": key, **common})
         if len(steps) == 2 and "skip" not in steps[1].fields:
             reply, answers = steps[1].fields, item.content["answers"]

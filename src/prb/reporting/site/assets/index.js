@@ -29,7 +29,8 @@
   function says(m, e) {
     if (!m.tested || value(e) === null || e.p_holm === null || e.p_holm === undefined) return null;
     if (e.p_holm >= LEVEL) return ["○", "not shown", "unsure"];
-    return e.value > 0 ? ["●", m.key === "control" ? "personalizes" : "shown", "sure"] : ["▽", "reversed", "reversed"];
+    const effect = (m.better === "lower" ? -1 : 1) * (e.value - (m.unit === "share" ? 0.5 : 0));  // a share is tested against a half
+    return effect > 0 ? ["●", m.key === "control" ? "personalizes" : "shown", "sure"] : ["▽", "reversed", "reversed"];
   }
 
   function standings(data, board, m, q) {

@@ -9,7 +9,7 @@
   const soft = (text) => h("p", { class: "soft" }, text);
 
   function facts(entries) {
-    return h("dl", { class: "facts" }, entries.filter(Boolean).map(([name, value, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null))));
+    return h("dl", { class: "facts" }, entries.filter(Boolean).map(([name, value, more, says]) => h("div", { title: says }, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null))));
   }
 
   function bounds(e, text = percent) {
@@ -24,15 +24,12 @@
       const measured = m.needs.length ? change[m.key] : r[m.key], e = typeof measured === "number" ? { value: measured } : measured;
       if (!e || e.value === null) return null;
       const about = m.unit === "points" && m.needs.length ? `${m.needs.join(" − ")}; ${bounds(e, points)}` : m.reference || bounds(e, say(m));
-      return [m.label, say(m)(e.value) + stars(e.p_holm), about];
+      return [m.label, say(m)(e.value) + stars(e.p_holm), about, m.says];
     };
     return facts([
-      [`accuracy, ${condition}`, percent(r.accuracy.value), bounds(r.accuracy)],
-      [`strict accuracy`, percent(r.strict_accuracy.value), `${count(r.accuracy.ties)} ties count as losses`],
+      [`accuracy, ${condition}`, percent(r.accuracy.value), `${bounds(r.accuracy)}${r.accuracy.ties ? `; ${count(r.accuracy.ties)} ties` : ""}`],
       ...metrics.filter((m) => m.needs.length).map(fact),
-      change.flip_rate && change.flip_rate.value !== null && ["verdicts flipped", `${percent(change.flip_rate.value)} %`, "by another user's posts"],
-      ...metrics.filter((m) => !m.needs.length).map(fact),
-      r.average_user_share !== null && ["average-user share", percent(r.average_user_share), "% of its margins do not depend on the user"],
+      ...metrics.filter((m) => !m.needs.length && m.key !== "accuracy").map(fact),
       r.accuracy.failed > 0 && ["failed", count(r.accuracy.failed), `of ${count(r.accuracy.n + r.accuracy.failed)}`],
     ]);
   }
@@ -146,8 +143,9 @@
     const found = d.contrasts.filter((c) => data.metrics.some((m) => m.key === c.kind));
     if (!found.length) return null;
     const metric = (c) => data.metrics.find((m) => m.key === c.kind);
-    const rows = found.map((c) => [metric(c).label, say(metric(c))(c.value) + stars(c.p_holm), c.low === null ? "–" : `${say(metric(c))(c.low)} to ${say(metric(c))(c.high)}`, pValue(c.p), pValue(c.p_holm), c.smallest_detectable === null ? "–" : percent(c.smallest_detectable), count(c.n) + (c.dropped ? `, ${count(c.dropped)} dropped` : "")]);
-    return card("Effect of the user's history", h("div", { class: "wide" }, table([{ label: "contrast", left: true }, { label: "points" }, { label: "95 %" }, { label: "p" }, { label: "p (Holm)" }, { label: "detectable" }, { label: "pairs" }], rows)),
+    const named = (m) => m.label + ({ points: ", points", share: ", %" }[m.unit] || "");
+    const rows = found.map((c) => [named(metric(c)), say(metric(c))(c.value) + stars(c.p_holm), c.low === null ? "–" : `${say(metric(c))(c.low)} to ${say(metric(c))(c.high)}`, pValue(c.p), pValue(c.p_holm), c.smallest_detectable === null ? "–" : percent(c.smallest_detectable), c.n ? count(c.n) + (c.dropped ? `, ${count(c.dropped)} dropped` : "") : "–"]);
+    return card("Effect of the user's history", h("div", { class: "wide" }, table([{ label: "contrast", left: true }, { label: "value" }, { label: "95 %" }, { label: "p" }, { label: "p (Holm)" }, { label: "detectable" }, { label: "pairs" }], rows)),
       soft(`${data.metrics.filter((m) => found.some((c) => c.kind === m.key)).map((m) => `${m.label}: ${m.says}.`).join(" ")} Detectable: the smallest difference, in points, that this many pairs detect with 80 % power. Holm over the models of the run.`));
   }
 
@@ -165,7 +163,7 @@
       h("p", { class: "soft" }, `${data.label}. Run ${model.run}; ${[model.source, model.seen].filter(Boolean).join(", ")}${model.source === "live" && !model.blind ? `, up to ${model.k} picked by ${model.ranker}` : ""}${model.protocol === "paper" ? "; procedure of the paper's scripts" : ""}. `,),
       h("div", { class: "controls" }, h("label", {}, "Model", choose), h("label", {}, "Condition", under),
         h("span", { class: "end" }, h("a", { href: explore({ show: "wrong" }) }, "pairs it gets wrong"), h("a", { href: link({ data: data.id, a: model.name, condition }, "compare.html") }, "compare with another model"))),
-      head(d, condition, data.metrics),
+      head(d, condition, [...data.metrics, ...data.others]),
       h("div", { class: "cards" }, conditions(d), contrasts(d, data), groups(d, condition, explore, data), history(d, condition, data.missing), users(d, names, condition, explore),
         margins(d, condition), calibration(d, condition), length(d, condition), position(d, condition), failures(d, condition, explore, pairs.ids), cost(d)));
   });

@@ -75,12 +75,12 @@
     const { condition, state, data } = page, said = pair.said[condition], own = said && said.models[reader];
     const view = own ? said.views[own.w || 0] : { ids: [], plan: [] };
     const shown = new Set(view.ids), lent = view.lent ? view.lent.map((n) => chunk.posts[n]) : null;
-    const all = (pair.profile || []).map((n) => chunk.posts[n]), mine = condition === "shuffled" ? new Set() : shown;
+    const all = (pair.profile || []).map((n) => chunk.posts[n]), mine = lent ? new Set() : shown;
     const few = all.filter((p) => mine.has(p[0])), short = state.posts !== "all" && (lent ? true : few.length > 0) && all.length > few.length;
     const whom = `${data.models[reader].name} under ${condition}`;
     return h("section", { class: "card" }, h("h3", {}, "The user's posts"),
       view.plan.length ? [h("p", {}, `Inferred from the posts and shown to ${whom}:`), h("ul", {}, view.plan.map((line) => h("li", {}, line)))] : null,
-      lent ? [h("p", {}, `${whom} was shown ${lent.length} posts of another user, ${view.donor}:`), h("ol", { class: "posts" }, lent.map((p) => post(p, true)))]
+      lent ? [h("p", {}, `${whom} was shown ${count(view.ids.length)} ${view.ids.length === 1 ? "post" : "posts"} of another user${view.donor ? `, ${view.donor}:` : "."}`), lent.length ? h("ol", { class: "posts" }, lent.map((p) => post(p, true))) : null]
         : h("p", { class: "soft" }, shown.size ? `${shown.size} of ${all.length || "?"} posts were shown to ${whom}; they are marked.` : `${whom} was shown no posts.`),
       all.length ? [lent ? h("p", { class: "soft" }, `The user's own ${all.length} posts, not shown:`) : null,
         h("ol", { class: "posts" }, (short && !lent ? few : short ? [] : all).map((p) => post(p, mine.has(p[0])))),

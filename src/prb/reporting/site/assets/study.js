@@ -29,10 +29,10 @@
     const lowest = Math.min(0, ...asked.flatMap(([, found]) => names.map((n) => found[n] && (found[n].low ?? found[n].value)).filter((v) => v !== null && v !== undefined)));
     const scale = { from: Math.max(-1, lowest), to: 1 }, lines = [{ at: 0, kind: "half" }, { at: WANTED, kind: "ceiling" }];
     const rows = asked.map(([question, found]) => ({
-      name: ASKED[question] || question, text: `α ${fixed(found.alpha)}`,
+      name: ASKED[question] || prb.words(question), text: `α ${fixed(found.alpha)}`,
       lanes: names.filter((n) => found[n]).map((n) => ({ ...found[n], kind: charts.series(names.indexOf(n)) })),
     }));
-    const table = asked.map(([question, found]) => [ASKED[question] || question, ...names.map((n) => (found[n] ? fixed(found[n]) : "–")), String(found.alpha.n)]);
+    const table = asked.map(([question, found]) => [ASKED[question] || prb.words(question), ...names.map((n) => (found[n] ? fixed(found[n]) : "–")), String(found.alpha.n)]);
     const columns = [{ label: "asked", left: true }, ...names.map((n) => ({ label: COEFFICIENTS[n] })), { label: "units" }];
     return [h("h2", {}, "Do annotators agree?"), h("div", { class: "card" },
       charts.legend(names.map((n, k) => ({ name: COEFFICIENTS[n], kind: charts.series(k) }))),
