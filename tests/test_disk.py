@@ -38,7 +38,7 @@ def rows(write_jsonl: Callable[..., Path]) -> Path:
 
 def run(verb: str, rows: Path, out: Path) -> Any:
     if verb == "grade":
-        return grade(GradeConfig(dataset=rows, validate=True, batch=3, out=out))
+        return grade(GradeConfig(dataset=rows, validate=True, out=out))
     models = ("length", "lexical")
     return evaluate(EvaluateConfig(dataset=rows, model=models, condition=("none", "profile"), batch=3, out=out))
 

@@ -362,6 +362,8 @@ def _explain(error: Any) -> str:
     given = error["input"]
     plain = given is None or isinstance(given, str | int | float)
     shown = repr(given) if plain else f"a {type(given).__name__}"  # perhaps a table of somebody's data
+    if plain and error["type"].startswith(("greater", "less")):  # a number, which the command line gives as text
+        shown = str(given)
     message = MESSAGES.get(error["type"])
     if message is None:
         return f"{name}: {error['msg'].removeprefix('Input ')}, not {shown}"

@@ -65,7 +65,7 @@ def evaluated(data: Path, folder: Path, engine: str = "local") -> Any:
 def graded(data: Path, folder: Path, engine: str = "local") -> Any:
     said = [("r5", "abcd"), ("r6", "abcde"), ("r5", "no"), ("t1a", "abcde"), ("t2b", "abcdefgh"), ("r6", "abcde")]
     answers = write(data / "answers.jsonl", [{"pair": pair, "answer": answer} for pair, answer in said])
-    config = GradeConfig(dataset=some_rows(data), answers=answers, grader="mine", batch=2, out=folder, engine=engine)
+    config = GradeConfig(dataset=some_rows(data), answers=answers, grader="mine", out=folder, engine=engine)
     return grade(config, grader=Recording()).summary
 
 

@@ -76,7 +76,7 @@ def job(verb: str, data: Path, folder: Path, *, cache: bool = False) -> Any:
             answers = [{"pair": pair, "answer": f"answer {n}"} for pair in ("r5", "r6", "t1a", "t2b") for n in range(8)]
             given = write(data / "given.jsonl", answers)
             config = GradeConfig(
-                dataset=some_rows(data), answers=given, grader=f"llm?llm=({llm})", batch=2, out=folder, cache=cache
+                dataset=some_rows(data), answers=given, grader=f"llm?llm=({llm})", out=folder, cache=cache
             )
             return grade(config)
         case "bon":

@@ -278,7 +278,7 @@ def test_a_wrong_setting_ends_before_anything_is_written(trained, tmp_path, chan
 def words(policy: Path, data: Path) -> list[str]:
     """A small run against `length`, which prefers the longer answer."""
     about = f"ppo --policy transformers/{policy} --model length --dataset {data} --steps 6 --batch 8 --minibatch 4"
-    return f"{about} --lr 1e-3 --max-tokens 6 --max-prompt 128 --holdout 4 --grader None --quiet".split()
+    return f"{about} --lr 1e-3 --max-tokens 6 --max-prompt 128 --holdout 4 --quiet".split()
 
 
 def test_a_run_is_shown_as_table_and_json_and_repeated_from_its_config(words, tmp_path, capsys):
