@@ -153,7 +153,9 @@ def test_an_evaluation_also_reports_accuracy_by_labels_of_people(tmp_path, write
     said = [{"item": f"r{n}", "judgment": "chosen"} for n in range(1, 21)]
     judge, people = str(write(tmp_path / "j.jsonl", said)), write(tmp_path / "h.jsonl", human)
     made = make_license(license=judge, human=people, out=tmp_path / "license")
-    result = prb.evaluate(model="length", dataset=str(rows), condition="profile", license=made.folder, quiet=True)
+    result = prb.evaluate(
+        model="length", dataset=str(rows), condition="profile", license=made.folder, out=tmp_path / "run", quiet=True
+    )
     accuracy, by_people = (result.summary["results"][0][key] for key in ("accuracy", "human_accuracy"))
     # people say the opposite of every label, so where they labeled a row the model is right as often as it is wrong
     assert by_people["value"] == pytest.approx(1 - accuracy["value"], abs=0.3)
