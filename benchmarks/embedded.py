@@ -1,8 +1,9 @@
 """What a head that ships says of `mirror`: its scores are recorded for the first table, the figures documented.
 
-python benchmarks/embedded.py qwen2.5-1.5b   (`make embedded-model` runs it on a new head)
+python benchmarks/embedded.py qwen2.5-1.5b            (`make embedded-model` runs it on a new head)
+python benchmarks/embedded.py qwen2.5-1.5b test hard  (these splits only)
 
-Each call looks at the splits `test`, `hard` and `restraint`. Nothing may be chosen by what it prints.
+Each call looks at the splits `test`, `hard` and `restraint`, or at those named. Nothing may be chosen by what it prints.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ POSTS = {"test": 40, "hard": 160, "restraint": 40}
 
 
 def main() -> None:
-    lm = sys.argv[1]
+    lm, *splits = sys.argv[1:]
     head = f"personal?lm={lm}"
     lines: list[bytes] = []
     rows = []
-    for split, k in POSTS.items():
+    for split in splits or POSTS:
+        k = POSTS[split]
         out = ROOT / "runs" / f"embedded-{lm}-{split}"
         result = prb.evaluate(model=head, dataset="mirror", split=split, k=k, condition=CONDITIONS, out=out)
         lines += recorded(out)

@@ -35,9 +35,11 @@ def test_a_run_whose_server_died_is_resumed_and_equals_an_undisturbed_one(server
         spec = f"rm:=classifier?url={server.url}&retries=1&key_env=RM_KEY&concurrency=2"
         return evaluate(dataset=str(rows), model=(spec,), batch=4, out=tmp_path / out, quiet=True, cache=False)
 
+    death = threading.Thread(target=server.stop)
+
     def dies(one: RewardServer, _: Any) -> None:
         if len(one.bodies) == 31:
-            threading.Thread(target=one.stop).start()
+            death.start()
         if len(one.bodies) > 30:
             raise ConnectionError
 
@@ -51,6 +53,7 @@ def test_a_run_whose_server_died_is_resumed_and_equals_an_undisturbed_one(server
         assert 0 < len(kept) < len(outcomes(tmp_path / "whole"))
         assert all(line["failure"] is None for line in kept)
         server.fault = lambda *_: None
+        death.join()
         server.start()
         resumed = run("again")
     assert outcomes(tmp_path / "again") == outcomes(tmp_path / "whole")
