@@ -3,7 +3,7 @@
 python benchmarks/embedded.py qwen2.5-1.5b            (`make embedded-model` runs it on a new head)
 python benchmarks/embedded.py qwen2.5-1.5b test hard  (these splits only)
 
-Each call looks at the splits `test`, `hard` and `restraint`, or at those named. Nothing may be chosen by what it prints.
+Each call is a look at `test`, `hard` and `restraint`, or at the splits named. Nothing may be chosen by what it prints.
 """
 
 from __future__ import annotations

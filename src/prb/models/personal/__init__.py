@@ -37,7 +37,7 @@ def personal(path: Path | None = None, lm: EmbeddedHead | None = None) -> Scorer
 
 @MODELS.register("personal-recorded")
 def personal_recorded(lm: EmbeddedHead = "smollm2") -> Recorded:
-    """Scores of `personal?lm=…` on `mirror`, splits test, hard and restraint, recorded with all posts shown."""
+    """Scores of `personal?lm=…` on `mirror`, splits test and hard (smollm2: and restraint), with all posts shown."""
     from prb.models.scores import RecordedScores
 
     return RecordedScores(EMBEDDED / lm / "recorded.jsonl")
