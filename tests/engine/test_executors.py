@@ -112,6 +112,29 @@ def test_a_replica_that_cannot_load_is_one_line(data: Path, tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_that_ends_before_all_actors_have_started_ends_well(cluster: Any, tmp_path: Path) -> None:
+    program = f"""
+import time
+from pathlib import Path
+from prb.engine.executors import open_executor
+from prb.models.scripted import scripted
+
+def make():
+    try:
+        Path({str(tmp_path / "first")!r}).touch(exist_ok=False)
+    except FileExistsError:
+        time.sleep(60)
+    return scripted(1.0)
+
+for _ in range(3):
+    Path({str(tmp_path / "first")!r}).unlink(missing_ok=True)
+    with open_executor("ray?actors=4&address={cluster.address}") as executor:
+        executor.load(make, "one")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_replicas_with_other_weights_are_refused(data: Path, tmp_path: Path) -> None:

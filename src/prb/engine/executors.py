@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from prb import __version__
 from prb.config import Count, NonNegative, Positive, Size
@@ -78,6 +78,8 @@ ATTRIBUTES = ("fingerprint", "execution", "remote", "validity", "at_once")
 """What verbs read of a model without asking it anything."""
 OBJECT_STORE = 256 << 20
 """Bytes for batches and results on their way, in a Ray that we start ourselves; beyond that Ray uses the disk."""
+MOMENT = 0.5
+"""Seconds that a thread waits for an actor before it looks whether the run has ended."""
 MAX_LOST = 5
 """Batches lost in a row, with all their retries, after which the run stops."""
 
@@ -136,20 +138,25 @@ class Replicas:
     def __init__(self, ray: Any, actors: Sequence[Any], name: str) -> None:
         self._ray, self._name, self._lost = ray, name, 0
         self.workers = len(actors)
+        self._waiting, self._stopped, self._changed = 0, False, threading.Condition()
         self._idle: queue.Queue[Any] = queue.Queue()
         """Actors, or why one of them could not start. A cluster may grow while a run is under way, so each joins when
         it has started."""
         for actor in actors:
             threading.Thread(target=self._start, args=(actor,), daemon=True).start()
+
+    def connect(self) -> Self:
+        """Once one of the actors has started."""
         actor = self._take()
-        self.info: ModelInfo = ray.get(actor.info.remote())
+        self.info: ModelInfo = self._result(actor.info)
         self._idle.put(actor)
         methods = {name: partial(self._call, name) for name in self.info.methods}
         vars(self).update({**self.info.attributes, **methods})
+        return self
 
     def _start(self, actor: Any) -> None:
         try:
-            self._ray.get(actor.info.remote())
+            self._result(actor.info)
             self._idle.put(actor)
         except Exception as error:
             self._idle.put(getattr(error, "cause", None) or PrbError(f"{self._name}: {first_line(error)}"))
@@ -164,7 +171,7 @@ class Replicas:
         """The rows of a batch whose workers were lost again and again fail, so that the rest of the run continues."""
         actor = self._take()
         try:
-            info, results = self._ray.get(actor.call.remote(method, batch))
+            info, results = self._result(actor.call, method, batch)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
@@ -180,6 +187,30 @@ class Replicas:
             both = f"{self.info.identity} and {info.identity}"
             raise PrbError(f"replicas of {self._name!r} differ: {both}; give all machines the same files and versions")
         return results
+
+    def _result(self, remote: Any, *arguments: Any) -> Any:
+        """Waits a moment at a time: a thread that waits while Ray shuts down ends the process with a segmentation
+        fault, such as that of an actor which a short run did not need."""
+        with self._changed:
+            if self._stopped:
+                raise Unreachable(f"{self._name}: the run has ended")
+            self._waiting += 1
+        try:
+            reference = remote.remote(*arguments)
+            while not self._stopped:
+                with suppress(self._ray.exceptions.GetTimeoutError):
+                    return self._ray.get(reference, timeout=MOMENT)
+            raise Unreachable(f"{self._name}: the run has ended")
+        finally:
+            with self._changed:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        """No thread waits for an actor any more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.wait_for(lambda: not self._waiting)
 
 
 @EXECUTORS.register("ray")
@@ -207,6 +238,7 @@ class RayExecutor:
         self._folder: str | None = None
         """Where a Ray of our own keeps its sockets and logs."""
         self._actors: list[Any] = []
+        self._replicas: Replicas | None = None
 
     def load(self, make: Callable[[], T], name: str) -> T:
         """Replicas; or the object itself, if none of its methods works batch by batch."""
@@ -231,17 +263,20 @@ class RayExecutor:
             scheduling_strategy="SPREAD",
         )
         self._actors = [remote.remote(packed, name) for _ in range(count)]
-        replicas = Replicas(self._ray, self._actors, name)
+        self._replicas = Replicas(self._ray, self._actors, name)
+        replicas = self._replicas.connect()
         return replicas if replicas.info.methods else make()  # type: ignore[return-value]
 
     def _stop_actors(self) -> None:
+        if self._replicas:
+            self._replicas.stop()
         for actor in self._actors:
-            self._ray.kill(actor)
+            with suppress(Exception):  # of a cluster that is gone
+                self._ray.kill(actor)
         self._actors = []
 
     def close(self) -> None:
-        with suppress(Exception):  # of a cluster that is gone
-            self._stop_actors()
+        self._stop_actors()
         if self._connected:
             self._ray.shutdown()
         if self._folder:
