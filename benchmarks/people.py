@@ -1,11 +1,12 @@
 """What real people's votes show: does a model know whose votes it sees? Into docs/tables/people.md and docs/people.csv.
 
 python benchmarks/people.py --path FOLDER      the conversations of Polis (`prb data pull polis` fetches them)
+python benchmarks/people.py --only readers     only what a 1.5B LLM and the embedded heads read in the votes
 
 Models are trained on the users of split `train`. Each gets six settings, and the one with the largest person effect on
 users of `dev`, over all conversations, is looked at on `test`: once for the table; of two models again with fewer votes
-for the curves, and on the twins that the LLM judge is asked about. Needs the pulled encoders `minilm` and `mpnet`, and
-`qwen2.5-1.5b` for the judge.
+for the curves. Readers that are not trained on votes are looked at once, on some twins. Needs the pulled encoders
+`minilm` and `mpnet`, and for the readers `smollm2` and `qwen2.5-1.5b`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from prb.models.personal.features import make_features
 from prb.models.personal.head import Head, Personal, save
 from prb.models.personal.methods import METHODS
 from prb.reporting.figures import drawing, series
+from prb.reporting.format import number, p_value
 from prb.runs import read_json, write_json
 from prb.training.learning import Examples, Learning, learn, prepare
 from prb.types import Ask, Pair, Query, Scorer, TrainedOn
@@ -75,9 +77,15 @@ DEV_ROWS, TEST_ROWS = 400, 600
 """Per conversation, at most; twins stay together."""
 SHOWN = (1, 2, 5, 10, 20, 100)
 ALL_VOTES = 100
-JUDGE = "judge?llm=llamacpp/qwen2.5-1.5b&style=pairwise-direct&logprobs=true"
-JUDGE_ROWS, JUDGE_VOTES = 40, 8
-SUBSET = "all, the judge's twins"
+READERS = {
+    "judge, Qwen 1.5B": "judge?llm=(transformers/qwen2.5-1.5b?dtype=bf16)&style=pairwise-direct&logprobs=true",
+    "matcher, Qwen 1.5B": "personal?lm=qwen2.5-1.5b",
+    "axes, SmolLM2": "personal?lm=smollm2",
+    SIMILAR: "embedding?votes=true&encoder=mpnet&nearest=20",
+    "embedding": "embedding",
+}
+"""What reads the posts: an LLM, the heads that ship, and for comparison what `choose` found, which is not trained."""
+READER_ROWS, READER_VOTES = 240, 8
 BATCH = 128
 
 
@@ -87,8 +95,8 @@ class Args:
     """A folder of conversations. Default: what `prb data pull polis` fetched."""
     out: Path | None = None
     """Where heads and runs are kept, so that an interrupted measurement goes on. Default: a temporary folder."""
-    judge: bool = True
-    """Ask an LLM about a few twins, for a quarter of an hour."""
+    only: Literal["votes", "readers"] | None = None
+    """Models that are trained on votes, or readers that are not (half an hour); default both."""
     split: Literal["test", "dev"] = "test"
     """`dev` tries the whole measurement without a look at `test`, and writes nothing into docs/."""
 
@@ -120,21 +128,24 @@ def main(args: Args) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         work, path = args.out or Path(temporary), args.path or pulled_polis()
         work.mkdir(parents=True, exist_ok=True)
-        names = sorted(folder.parent.name for folder in path.glob("*/comments.csv"))
-        chosen = choose(path, names, work)
-        models = {name: name for name in (*BLIND, *UNTRAINED)}
-        models[SIMILAR] = chosen[SIMILAR].method
-        models |= {name: f"personal?path={work / name}" for name in TRIED}
-        models["collaborative"] = train(chosen["collaborative"], spec(path, "*"), work / "collaborative")
-        reader = max((SIMILAR, *TRIED), key=lambda name: chosen[name].effect)
-        found = list(measure(path, names, models, ("collaborative", reader), args.split, work))
-        found += transfer(path, names, chosen[HELD_OUT].features, args.split, work)
-        if args.split == "test":
-            write(found, chosen, names, reader)
-        if args.judge:
-            found += judge(path, {name: models[name] for name in ("collaborative", reader)}, args.split, work)
-            if args.split == "test":
-                write(found, chosen, names, reader)
+        if args.only != "readers":
+            learn_from_votes(path, args.split, work)
+        if args.only != "votes":
+            readers(path, args.split, work)
+
+
+def learn_from_votes(path: Path, split: str, work: Path) -> None:
+    names = sorted(folder.parent.name for folder in path.glob("*/comments.csv"))
+    chosen = choose(path, names, work)
+    models = {name: name for name in (*BLIND, *UNTRAINED)}
+    models[SIMILAR] = chosen[SIMILAR].method
+    models |= {name: f"personal?path={work / name}" for name in TRIED}
+    models["collaborative"] = train(chosen["collaborative"], spec(path, "*"), work / "collaborative")
+    reader = max((SIMILAR, *TRIED), key=lambda name: chosen[name].effect)
+    found = list(measure(path, names, models, ("collaborative", reader), split, work))
+    found += transfer(path, names, chosen[HELD_OUT].features, split, work)
+    if split == "test":
+        write(found, chosen, names, reader)
 
 
 def spec(path: Path, conversation: str) -> str:
@@ -317,19 +328,39 @@ def transfer(path: Path, names: Sequence[str], encoder: str, split: str, work: P
         yield from evaluate(spec(path, name), models, out, split=split, conversation=name)
 
 
-def judge(path: Path, others: dict[str, str], split: str, work: Path) -> Iterator[Result]:
-    """An LLM on a few twins of all conversations, and others on the same, which are shown the votes as choices too."""
-    for models, choices in (({"judge": JUDGE}, 0), (others, JUDGE_VOTES // 2)):
-        yield from evaluate(
-            spec(path, "*"),
-            models,
-            work / f"{split}-judge-{choices}",
-            split=split,
-            conversation=SUBSET,
-            votes=JUDGE_VOTES,
-            choices=choices,
-            limit=JUDGE_ROWS,
-        )
+def readers(path: Path, split: str, work: Path) -> None:
+    """On twins of all conversations, shown the last few votes as posts."""
+    found = evaluate(
+        spec(path, "*"),
+        READERS,
+        work / f"{split}-readers",
+        split=split,
+        conversation="all",
+        votes=READER_VOTES,
+        choices=0,
+        limit=READER_ROWS,
+        conditions=("profile", "shuffled"),
+    )
+    by_condition = {(r.model, r.condition): r for r in found}
+    lines = ["reader | person effect, % | p | with another user's votes", "--- | ---: | ---: | ---:"]
+    for model in READERS:
+        own, other = (by_condition[model, condition] for condition in ("profile", "shuffled"))
+        lines.append(f"{model} | {effect(own)} | {p_value(own.p)} | {effect(other)}")
+    table = "\n".join(f"| {line} |" for line in lines)
+    text = f"""
+{found[0].twins} twins of all conversations, the last {READER_VOTES} votes shown as posts; p is not corrected.
+
+{table}
+"""
+    print(text)
+    if split == "test":
+        write_between("readers", text, PAGE)
+
+
+def effect(result: Result) -> str:
+    values = (result.person_effect, result.low, result.high)
+    value, low, high = (number(value, scale=100) for value in values)
+    return f"{value} [{low}, {high}]"
 
 
 def write(found: list[Result], chosen: dict[str, Chosen], names: Sequence[str], reader: str) -> None:
@@ -372,17 +403,6 @@ Settings, the best of six on users of `dev` (of 3 encoders for `{HELD_OUT}`), an
 | --- | --- | --- | ---: |
 {chr(10).join(settings)}
 """
-    few = [result for result in found if result.conversation == SUBSET]
-    if few:
-        said = ", ".join(
-            f"`{r.model}` {100 * r.person_effect:.1f} [{100 * (r.low or 0):.1f}, {100 * (r.high or 1):.1f}]"
-            for r in few
-        )
-        text += f"""
-An LLM judge (`{JUDGE}`), asked in both orders about {few[0].twins} twins of all conversations
-with the last {JUDGE_VOTES} votes shown, and others on the same twins: {said}.
-So few twins settle nothing.
-"""
     write_between("people", text, PAGE)
 
     def summed(model: str, of: str = "") -> str:
@@ -397,10 +417,6 @@ where the conversation was held out of training, {summed(HELD_OUT)}. With anothe
 its mean is {100 * np.mean(others):.1f} %. Of the readers of text, `{reader}` was best on `dev`; it orders
 {summed(reader)}.
 """
-    for r in few[:1]:
-        value, low, high = (100 * (x or 0) for x in (r.person_effect, r.low, r.high))
-        prose += f"An LLM judge of 1.5 billion parameters was asked about {r.twins} twins only: "
-        prose += f"{value:.1f} % [{low:.1f}, {high:.1f}].\n"
     write_between("people", prose, ROOT / "docs" / "people.md")
     draw(at, names, ("collaborative", reader))
 

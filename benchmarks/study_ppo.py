@@ -2,7 +2,8 @@
 
 SmolLM2-135M writes short answers and is trained against reward models of graded knowledge that the study of best-of-N
 scored on `mirror`, with the same seeds for each. What decides was written down in docs/tables/correlation.md before the
-run, and the result goes there. Everything is in runs/study-ppo and resumes: python benchmarks/study_ppo.py
+run, and the result goes there; reward models that were added later join the table and decide nothing. Everything is in
+runs/study-ppo and resumes: python benchmarks/study_ppo.py      (after `make study`; needs qwen2.5-1.5b, too)
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from prb.progress import Progress, watch
 from prb.reporting.format import Table, markdown, number, p_equals
 from prb.stats.ranking import permutation_p, spearman
 from prb.types import Query, Scorer
-from study import FEATURES, OtherQueries, Remembered, queries, scorer
+from study import FEATURES, LATER, OtherQueries, Remembered, later_models, matches, queries, scorer
 
 NOISE = {0.0: 0, 0.05: 2, 0.1: 3, 0.5: 5}
 """Standard deviation → seed, as in the study of best-of-N."""
@@ -59,20 +60,29 @@ def main(args: Args) -> None:
             assert runs[0].grader is not None
             validity = runs[0].grader.trust
             rows[name] = [known[name], *changes(runs)]
-    x, y = (np.array([row[column] for row in rows.values()]) for column in (0, 4))
-    test = permutation_p("spearman", x, y)
-    rho = float(spearman(x, y)[0])
-    verdict = "cannot tell" if test.p >= 0.05 else "yes" if rho > 0 else "no"
+    rho, p = association([row for name, row in rows.items() if not matches(name, LATER)])
+    verdict = "cannot tell" if p >= 0.05 else "yes" if rho > 0 else "no"
     headings = ("reward model", "accuracy on mirror", "reward before", "after", "grade before", "after", "KL (nats)")
     digits = (3, 3, 3, 3, 3, 1)
     cells = [(name, *(number(v, d) for v, d in zip(row, digits, strict=True))) for name, row in rows.items()]
     about = f"{args.seeds} seed(s); {args.steps} steps of {args.batch} answers; {args.holdout} held-out prompts."
-    said = f"Grade after training against accuracy on `mirror`, {len(rows)} RMs: ρ {number(rho, 2)}, {p_equals(test.p)}"
-    lines = [f"**{verdict.capitalize()}.** {said} (exact).", validity]
+    registered = sum(not matches(name, LATER) for name in rows)
+    said = f"Grade after training against accuracy on `mirror`, {registered} RMs: ρ {number(rho, 2)}, {p_equals(p)}"
+    lines = [f"**{verdict.capitalize()}.** {said} (exact)."]
+    if added := [f"`{name}`" for name in rows if matches(name, LATER)]:
+        rho, p = association(list(rows.values()))
+        lines.append(f"With {', '.join(added)}, added later: ρ {number(rho, 2)}, {p_equals(p)}.")
+    lines.append(validity)
     text = "\n\n".join([*lines, markdown(Table("PPO", headings, tuple(cells), (about,)))])
     print(text)
     if args.record:
         write_between("study-ppo", text, ROOT / "docs" / "tables" / "correlation.md")
+
+
+def association(rows: list[list[float]]) -> tuple[float, float]:
+    """Spearman's ρ of accuracy on `mirror` and the grade after training, and its p."""
+    x, y = (np.array([row[column] for row in rows]) for column in (0, 4))
+    return float(spearman(x, y)[0]), permutation_p("spearman", x, y).p
 
 
 def changes(runs: list[PpoSummary]) -> list[float]:
@@ -131,6 +141,8 @@ def reward_models(args: Args) -> dict[str, Scorer]:
     models[HEAD] = OtherQueries(Personal(read(args.head)[0], features, fingerprint(args.head)), "all posts", posts)
     for sd, seed in sorted(NOISE.items(), reverse=True):
         models[f"noisy oracle sd={sd:g}"] = OtherQueries(Noisy(reads, sd, seed), "oracle", rubrics)
+    for _, later in later_models():
+        models |= {name: OtherQueries(model, "all posts", posts) for name, model in later.items()}
     return models
 
 
