@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -165,10 +165,10 @@ class Replies:
         self.unreadable = 0
         """Lines that could not be read."""
         with writing(path):
-            torn = self._read() if path.exists() else False
+            torn = path.exists() and self._read()
             self._file = path.open("ab", buffering=0)
             if torn:
-                self._write(b"\n")
+                self._file.write(b"\n")
 
     def _read(self) -> bool:
         """Whether the last line is torn."""
@@ -230,16 +230,14 @@ class Replies:
             _ENCODER.encode(_Line(key=key.hex(), model=model, **msgspec.structs.asdict(reply))) + b"\n"
             for key, reply in replies.items()
         ]
+        content = b"".join(lines)
         with self._lock:
             with writing(self.path):
-                self._write(b"".join(lines))
+                while content:  # a disk that is nearly full takes a part, and refuses the next
+                    content = content[self._file.write(content) :]
             for key, reply in replies.items():
                 self._keep(key, reply)
                 self._retried.discard(key)
-
-    def _write(self, content: bytes) -> None:
-        while content:  # a disk that is nearly full takes a part, and refuses the next
-            content = content[self._file.write(content) :]
 
     def share(self, replies: Mapping[bytes, Reply], model: str) -> None:
         """Let other runs find these, if there is a cache."""
@@ -274,9 +272,7 @@ def open_replies(folder: Path, progress: Progress, *, cache: bool = True) -> Rep
 
 def key_start(fingerprint: str, method: str) -> hashlib.blake2b:
     """What all keys of a model begin with; copy it and update the copy."""
-    start = hashlib.blake2b(digest_size=16)
-    start.update(_netstring([fingerprint, method]))
-    return start
+    return hashlib.blake2b(_netstring([fingerprint, method]), digest_size=16)
 
 
 def query_parts(query: Query) -> list[str]:
@@ -375,20 +371,19 @@ def ask_missing(
 
     def owed() -> Iterator[tuple[T, list[Call]]]:
         for batch, calls in plan:
-            if (planned := _planned.get()) is not None:
+            if (planned := planned_calls.get()) is not None:
                 planned.setdefault(called.name, Planned()).keys.update(call.key for call in calls)
             unique = [call for call in replies.owed(calls) if not (call.key in under_way or call.key in failed)]
             under_way.update(call.key for call in unique)
             yield batch, unique
 
     def ask(of_batch: tuple[T, list[Call]]) -> None:
-        calls = of_batch[1]
-        for part in chunks(calls, called.at_once or max(1, len(calls))):
-            compute(part)
+        for calls in chunks(of_batch[1], called.at_once or max(1, len(of_batch[1]))):
+            compute(calls)
 
     def compute(calls: Sequence[Call]) -> None:
         nonlocal lost_in_a_row
-        if (planned := _planned.get()) is not None:
+        if (planned := planned_calls.get()) is not None:
             with lock:
                 planned[called.name].count(calls, replies)
             return
@@ -477,24 +472,9 @@ class Planned:
         self.owed += len(calls)
 
 
-_planned: ContextVar[dict[str, Planned] | None] = ContextVar("planned", default=None)
-
-
-def asks_nothing() -> bool:
-    """Whether this is a dry run, which needs no key."""
-    return _planned.get() is not None
-
-
-@contextmanager
-def asking_nothing() -> Iterator[dict[str, Planned]]:
-    """Within it, calls without a reply are counted by model instead of made, and get a stand-in for a reply: what
-    depends on it can be counted too. For folders that are thrown away; the cache is only read."""
-    planned: dict[str, Planned] = {}
-    token = _planned.set(planned)
-    try:
-        yield planned
-    finally:
-        _planned.reset(token)
+planned_calls: ContextVar[dict[str, Planned] | None] = ContextVar("planned_calls", default=None)
+"""In a dry run, what it would ask, by model: calls without a reply are counted here instead of made, and get a stand-in
+for a reply. For folders that are thrown away; the cache is only read."""
 
 
 # --- failures ---
@@ -593,21 +573,17 @@ def ask_model(model: object, method: str, batch: Sequence[Any]) -> list[Any]:
         raise PrbError(f"{name} failed: {type(error).__name__}: {first_line(error)} ({at})") from error
     if len(replies) != len(batch):
         raise PrbError(f"{name} returned {len(replies)} results for {len(batch)} inputs; it must return one for each")
-    if method == "score":
-        return [reply if isinstance(reply, float | Failure) else _as_float(reply, name) for reply in replies]
-    for reply in replies if method == "prefer" else ():
-        if not (isinstance(reply, Failure) or (isinstance(reply, Verdict) and reply.choice in get_args(Winner))):
+    for n, reply in enumerate(replies) if method in ("score", "prefer") else ():
+        expected, fits = "numbers", isinstance(reply, float)
+        if method == "prefer":
             expected = "Verdict(choice='first', 'second' or 'tie')"
+            fits = isinstance(reply, Verdict) and reply.choice in get_args(Winner)
+        elif not fits and hasattr(reply, "__float__") and not isinstance(reply, bool):  # an int, a scalar of torch
+            with suppress(TypeError, ValueError, RuntimeError, OverflowError):
+                replies[n], fits = float(reply), True
+        if not (fits or isinstance(reply, Failure)):
             raise PrbError(f"{name} must return {expected} or Failure(reason), not {reprlib.repr(reply)}")
     return replies
-
-
-def _as_float(reply: Any, name: str) -> float:
-    """An int, or a scalar of numpy or torch."""
-    if hasattr(reply, "__float__") and not isinstance(reply, bool):
-        with suppress(TypeError, ValueError, RuntimeError, OverflowError):
-            return float(reply)
-    raise PrbError(f"{name} must return numbers or Failure(reason), not {reprlib.repr(reply)}")
 
 
 def halve_if_out_of_memory(

@@ -11,16 +11,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
-import orjson
 import pytest
 
 httpx = pytest.importorskip("httpx2", reason="needs the api extra")
 pytest.importorskip("fastapi", reason="needs the serve extra")
 
-from starlette.exceptions import HTTPException  # noqa: E402
-
 from prb.serving import app as app_module  # noqa: E402
-from prb.serving.app import END_MARKERS, Metrics, RewardRequest, ScoreRequest, Service, make_app, read_body  # noqa: E402
+from prb.serving.app import END_MARKERS, Metrics, RewardRequest, Service, make_app  # noqa: E402
 from prb.serving.server import Batcher, Limits  # noqa: E402
 from prb.types import Ask, Choice, Post, Query, Turn  # noqa: E402
 from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth  # noqa: E402
@@ -318,11 +315,11 @@ LABEL = '{"question": "q"}'
 NO_QUERIES = ("", "  ", "42", "the right answer", "[]", '{"posts": []}', '{"question": "q", "rubric": []}')
 
 
-def refused(kind: Any = ScoreRequest, status: int = 422, **body: Any) -> str:
-    with pytest.raises(HTTPException) as caught:
-        read_body(kind, json.dumps(body).encode(), Limits())
-    assert caught.value.status_code == status
-    return str(caught.value.detail)
+def refused(path: str = "/v1/score", status: int = 422, **body: Any) -> str:
+    server = Server(body=1_000_000)
+    said = server.send("POST", path, content=json.dumps(body), headers=JSON)
+    assert (said.status_code, server.model.batches) == (status, [])
+    return str(said.json()["error"])
 
 
 def rewards(query: list[str], prompts: list[str], labels: list[Any]) -> list[Ask]:
@@ -346,8 +343,9 @@ def test_a_request_becomes_one_ask_an_answer_about_one_query() -> None:
         context=(Turn("user", "Hello."),),
         plan=("brief",),
     )
-    asks = read_body(ScoreRequest, orjson.dumps({"query": body, "answers": ["a", "b"]}), Limits())[1]
-    assert asks == [Ask(query, "a"), Ask(query, "b")]
+    server = Server()
+    assert server.send("POST", "/v1/score", json={"query": body, "answers": ["a", "b"]}).status_code == 200
+    assert server.model.batches == [[Ask(query, "a"), Ask(query, "b")]]
 
 
 @pytest.mark.parametrize(
@@ -411,4 +409,4 @@ def test_a_label_carries_the_person_as_json() -> None:
 def test_a_label_that_is_no_query_is_refused_rather_than_scored_for_nobody(
     texts: list[str], labels: Any, why: str
 ) -> None:
-    assert why in refused(RewardRequest, query=texts, prompts=["p ", "p "], labels=labels)
+    assert why in refused("/get_reward", query=texts, prompts=["p ", "p "], labels=labels)
