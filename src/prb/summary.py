@@ -126,21 +126,22 @@ def short_name(dataset: str) -> str:
     return label if len(label) <= 60 else f"{label[:59]}…"  # what follows are names of columns, mostly
 
 
-class _Named(Struct, frozen=True):
+def dataset_label(data: DatasetAbout | DatasetSummary) -> str:
+    """What people read: the name without folders, and the split."""
+    return short_name(data.name) + (f", split {data.split}" if data.split else "")
+
+
+class DatasetAbout(Struct, frozen=True):
+    """What every result says of the rows it is about."""
+
     name: str
     split: str | None
+    fingerprint: str = ""
+    left_out: int = 0
 
     @property
     def label(self) -> str:
-        """What people read: the name without folders, and the split."""
-        return short_name(self.name) + (f", split {self.split}" if self.split else "")
-
-
-class DatasetAbout(_Named, frozen=True):
-    """What every result says of the rows it is about."""
-
-    fingerprint: str = ""
-    left_out: int = 0
+        return dataset_label(self)
 
 
 class Retest(Struct, kw_only=True):
@@ -150,7 +151,9 @@ class Retest(Struct, kw_only=True):
     n: int
 
 
-class DatasetSummary(_Named, frozen=True, kw_only=True, omit_defaults=True):
+class DatasetSummary(Struct, kw_only=True, omit_defaults=True):
+    name: str
+    split: str | None
     rows: int
     users: int
     clusters: int
@@ -169,6 +172,10 @@ class DatasetSummary(_Named, frozen=True, kw_only=True, omit_defaults=True):
     def only_restraint(self) -> bool:
         """Whether no row is to be decided by a history."""
         return 0 < self.restraint == self.rows
+
+    @property
+    def label(self) -> str:
+        return dataset_label(self)
 
 
 class Spread(Struct, kw_only=True):
