@@ -31,7 +31,6 @@ from prb.work import (
     calls_of,
     halve_if_out_of_memory,
     in_order,
-    key_start,
     open_replies,
 )
 from tests.conftest import make_row, make_twins
@@ -245,6 +244,8 @@ def test_a_failure_comes_back_from_its_reply_with_kind_and_cost():
 
 # --- keys ---
 
+CALLED = CalledModel("model", list, "model", method="score")
+START = CALLED.key_start()
 texts = st.text(max_size=4)
 queries = st.builds(
     Query,
@@ -259,14 +260,14 @@ queries = st.builds(
 
 @given(st.lists(st.tuples(queries, texts), min_size=2, max_size=2))
 def test_two_asks_have_one_key_exactly_if_they_are_equal(pair):
-    (a,), (b,) = (calls_of(key_start("model", "score"), [Ask(*ask)]) for ask in pair)
+    (a,), (b,) = (calls_of(START, [Ask(*ask)]) for ask in pair)
     assert (a.key == b.key) == (pair[0] == pair[1])
 
 
 def test_the_model_and_the_order_of_answers_belong_to_the_key():
-    query, start = Query(question="q"), key_start("model", "prefer")
-    keys = {call.key for call in calls_of(start, [Duel(query, "a", "b"), Duel(query, "b", "a"), Duel(query, "ab", "")])}
-    others = (key_start("another", "prefer"), key_start("model", "score"))
+    query = Query(question="q")
+    keys = {call.key for call in calls_of(START, [Duel(query, "a", "b"), Duel(query, "b", "a"), Duel(query, "ab", "")])}
+    others = (CALLED._replace(identity="another").key_start(), CALLED._replace(method="prefer").key_start())
     assert len(keys | {calls_of(other, [Duel(query, "a", "b")])[0].key for other in others}) == 5
 
 

@@ -177,7 +177,6 @@ class Registry(Discovered[Callable[..., T]]):
         return partial(self.add, name)
 
     def make(self, text: str) -> T:
-        """Build what a spec string names."""
         return self.build(Spec.parse(text))
 
     def build(self, spec: Spec) -> T:

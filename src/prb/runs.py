@@ -101,7 +101,6 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
     if not isinstance(content := read_json(path), dict):
         raise BadInput(f"{path} does not hold a JSON object; run its command again to rewrite it")
     return content
@@ -290,7 +289,6 @@ def content_digest(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Delete a file if it exists."""
     with writing(path):
         path.unlink(missing_ok=True)
 

@@ -270,11 +270,6 @@ def open_replies(folder: Path, progress: Progress, *, cache: bool = True) -> Rep
 # --- keys ---
 
 
-def key_start(fingerprint: str, method: str) -> hashlib.blake2b:
-    """What all keys of a model begin with; copy it and update the copy."""
-    return hashlib.blake2b(_netstring([fingerprint, method]), digest_size=16)
-
-
 def query_parts(query: Query) -> list[str]:
     """Everything that a query shows, each kind of thing preceded by how many there are."""
     parts = ["" if query.user is None else f"user {query.user}", query.question, str(len(query.plan)), *query.plan]
@@ -347,7 +342,8 @@ class CalledModel(NamedTuple):
         return REMOTE_AT_ONCE if self.remote else AT_ONCE
 
     def key_start(self) -> hashlib.blake2b:
-        return key_start(self.identity, self.method)
+        """What all its keys begin with; copy it and update the copy."""
+        return hashlib.blake2b(_netstring([self.identity, self.method]), digest_size=16)
 
 
 def ask_missing(
@@ -431,12 +427,6 @@ def in_order(items: Iterable[A], compute: Callable[[A], B], workers: int) -> Ite
         yield from ((item, future.result()) for item, future in pending)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def ask_all(calls: Sequence[Call], replies: Replies, called: CalledModel, breaker: Breaker) -> list[Reply]:
-    """One batch at once, for what later calls depend on."""
-    list(ask_missing([((), calls)], replies, called, breaker))
-    return [replies[call.key] for call in calls]
 
 
 # --- dry runs ---
@@ -538,16 +528,17 @@ def gravest(failures: Iterable[Failure]) -> Failure:
     return min(failures, key=lambda failure: (*ENDPOINT, "row", "unmeasured").index(failure.kind))
 
 
-def share_problem(what: str, failed: int, total: int, reasons: Mapping[str, int], max_failed: float) -> str | None:
-    """A line that says so if more than the allowed share failed."""
-    if failed <= max_failed * total:
-        return None
-    return f"{what}: {failed} of {total} failed ({count_reasons(reasons)})"
+Failed = tuple[str, int, int, Mapping[str, int]]
+"""Who failed on how many of how many, and why, by reason."""
 
 
-def refuse_failures(problems: Iterable[str | None], max_failed: float) -> None:
-    """Raise `TooManyFailures` if any `share_problem` is not None."""
-    if lines := list(filter(None, problems)):
+def refuse_failures(counted: Iterable[Failed], max_failed: float, others: Iterable[str] = ()) -> None:
+    """Raise `TooManyFailures` if more than the allowed share failed of any of these, or for other reasons."""
+    lines = []
+    for what, failed, total, reasons in counted:
+        if failed > max_failed * total:
+            lines.append(f"{what}: {failed} of {total} failed ({count_reasons(reasons)})")
+    if lines := [*lines, *others]:
         raise TooManyFailures(f"too many failures (--max-failed {max_failed:g}):\n  " + "\n  ".join(lines))
 
 

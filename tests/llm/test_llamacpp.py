@@ -130,8 +130,6 @@ def test_the_fingerprint_is_the_hash_of_the_file_wherever_it_is(path: Path, llm:
 def test_bad_settings_and_files_are_told(tmp_path: Path, path: Path) -> None:
     with pytest.raises(BadSpec, match="threads='0': Input should be greater than or equal to 1"):
         make_llm(f"llamacpp/{path}?threads=0")
-    with pytest.raises(BadInput, match=r"no GGUF file named 'gone\.gguf'.*smollm2"):
-        make_llm("llamacpp/gone.gguf")
     (tmp_path / "text.gguf").write_text("not a model")
     with pytest.raises(BadInput, match="is it a GGUF file"):
         make_llm(f"llamacpp/{tmp_path / 'text.gguf'}")

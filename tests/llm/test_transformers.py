@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from prb.engine.chat import PLAIN_TEMPLATE, one_bos, write_prompt
 from prb.engine.states import Sharing
-from prb.errors import BadInput, BadSpec, MissingExtra
+from prb.errors import BadInput, BadSpec
 from prb.llm import LLM, Completion, Request, Sampling, make_llm
 from prb.llm.transformers import draw, gumbel
 from prb.types import Turn
@@ -235,12 +234,6 @@ def test_bad_settings_are_told_before_anything_is_loaded(folder: Path) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(BadInput, match="there is no GPU here"):
             make_llm(f"transformers/{folder}?device=cuda")
-
-
-def test_without_the_extra_it_says_which(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"\[torch\]"):
-        make_llm(f"transformers/{folder}?revision=other")
 
 
 def test_a_converted_gguf_says_the_same_in_both_back_ends(tmp_path: Path) -> None:

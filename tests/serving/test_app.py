@@ -81,22 +81,6 @@ def test_openrlhf_is_answered_in_its_own_terms() -> None:
     assert said.json() == {"rewards": [reward], "scores": [reward], "extra_logs": {"cut": [0.0]}}
 
 
-def test_a_poisoned_neighbor_costs_the_others_nothing() -> None:
-    server = Server(window=1.0, batch=3)
-
-    async def talk(client: Client) -> list[Any]:
-        answers = ["good", f"{POISON} of mine", "fine"]
-        return list(await asyncio.gather(*[client.post("/v1/score", json=body("q", a)) for a in answers]))
-
-    good, poisoned, fine = server.run(talk)
-    assert (good.json()["scores"], fine.json()["scores"]) == ([value("q", "good")], [value("q", "fine")])
-    assert poisoned.status_code == 502
-    assert poisoned.json() == {
-        "error": "no score for 1 of 1 answers: model error: ValueError",
-        "failures": ["model error: ValueError"],
-    }
-
-
 def test_a_failure_is_an_error_unless_parts_are_asked_for() -> None:
     server = Server()
     whole = server.send("POST", "/v1/score", json=body("q", "a", UNSCORABLE))
@@ -104,6 +88,9 @@ def test_a_failure_is_an_error_unless_parts_are_asked_for() -> None:
     part = server.send("POST", "/v1/score", json=body("q", "a", UNSCORABLE, partial=True))
     assert part.status_code == 200
     assert (part.json()["scores"], part.json()["failures"]) == ([value("q", "a"), None], [None, "no verdict"])
+    broken = server.send("POST", "/v1/score", json=body("q", f"{POISON} of mine"))
+    reasons = {"error": "no score for 1 of 1 answers: model error: ValueError", "failures": ["model error: ValueError"]}
+    assert (broken.status_code, broken.json()) == (502, reasons)
 
 
 def basic(password: str) -> str:
@@ -386,13 +373,6 @@ def test_megabytes_of_markers_and_blanks_take_a_moment(ending: str) -> None:
     started = time.process_time()
     assert rewards([f"p: a{many}", f"p: {many}b"], ["p: "] * 2, [LABEL] * 2) == [ask("q", "a"), ask("q", f"{many}b")]
     assert time.process_time() - started < 5
-
-
-def test_a_label_carries_the_person_as_json() -> None:
-    query = Query(question="q", user="u", posts=(Post("1", "", "I am brief"),))
-    label = {"question": "q", "user": "u", "posts": ["I am brief"]}
-    asks = rewards(["p a", "p b"], ["p ", "p "], [json.dumps(label)] * 2)
-    assert asks == [Ask(query, "a"), Ask(query, "b")]
 
 
 @pytest.mark.parametrize(
