@@ -170,21 +170,16 @@ def test_a_failure_that_may_pass_is_owed_again(kind, asked, tmp_path):
             assert (replies[b"key 4"].cost, replies[b"key 4"].tokens) == (1.5, 5)
 
 
-def test_a_model_that_cannot_be_reached_stops_the_run_and_keeps_what_was_answered(tmp_path):
-    lost = Failure("no connection", kind="fatal")
-    with pytest.raises(Unreachable, match="no connection"):
-        run(Numbers(lambda n: 2.0 * n if n < 4 else lost), tmp_path / "r")
+@pytest.mark.parametrize(
+    ("kind", "answers", "error", "left"),
+    [("fatal", range(4), Unreachable, [4, 5, 6, 7, 8, 9]), ("budget", [0, 1, 2, 3, 5], BudgetUsedUp, [4, 6, 7, 8, 9])],
+)
+def test_no_connection_or_no_budget_stops_the_run_and_keeps_what_was_answered(kind, answers, error, left, tmp_path):
+    with pytest.raises(error, match="it is gone"):
+        run(Numbers(lambda n: 2.0 * n if n in answers else Failure("it is gone", kind=kind)), tmp_path / "r")
     model = Numbers()
     assert run(model, tmp_path / "r") == EXPECTED
-    assert sorted(model.asked) == [4, 5, 6, 7, 8, 9]
-
-
-def test_a_used_up_budget_stops_the_run_and_keeps_what_was_answered(tmp_path):
-    with pytest.raises(BudgetUsedUp):
-        run(Numbers(lambda n: 2.0 * n if n != 4 else Failure("budget", kind="budget")), tmp_path / "r")
-    model = Numbers()
-    assert run(model, tmp_path / "r") == EXPECTED
-    assert sorted(model.asked) == [4, 6, 7, 8, 9]
+    assert sorted(model.asked) == left
 
 
 def test_a_slow_model_computes_a_batch_in_parts(tmp_path):

@@ -398,8 +398,11 @@ class Endpoint:
             self._rejected |= {named[0]}
 
     def _read(self, request: Request, content: bytes) -> Completion | Failure | Retry:
-        data = parse(content)
-        usage = usage_of(data)
+        data, usage = parse(content), None
+        match data:  # counts that are missing or cannot be true are estimated, so that no server sets our costs
+            case {"usage": {"prompt_tokens": read, "completion_tokens": written}}:
+                if all(type(tokens) is int and 0 <= tokens <= 10**9 for tokens in (read, written)):
+                    usage = read, written
         match data:
             case {"choices": [{"message": {"content": str() | None} | {"refusal": str()} as message} as choice, *_]}:
                 pass
@@ -455,12 +458,3 @@ def request_body(
     if "max_tokens" in rejected:
         body["max_completion_tokens"] = sampling.max_tokens
     return {**extra, **{key: value for key, value in body.items() if key not in rejected}}
-
-
-def usage_of(data: Any) -> tuple[int, int] | None:
-    """Prompt and completion tokens; `None` if they are missing or cannot be true, so that no server sets our costs."""
-    match data:
-        case {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}:
-            if all(type(count) is int and 0 <= count <= 10**9 for count in (prompt, completion)):  # no request has more
-                return prompt, completion
-    return None
