@@ -283,16 +283,6 @@ def test_tokens_are_drawn_as_often_as_the_softmax_says(temperature: float) -> No
     assert frequencies(Sampling(temperature=temperature)) == pytest.approx(expected, abs=0.03)
 
 
-def test_top_p_keeps_the_likeliest_tokens_that_hold_it_and_no_more() -> None:
-    first, second, third, *_ = torch.tensor(LOGITS).softmax(-1).tolist()
-    assert first < 0.7 < first + second < 0.95 < first + second + third
-    two = [first / (first + second), second / (first + second), 0, 0, 0]
-    assert frequencies(Sampling(temperature=1.0, top_p=0.7)) == pytest.approx(two, abs=0.03)
-    three = frequencies(Sampling(temperature=1.0, top_p=0.95))
-    assert min(three[:3]) > 0
-    assert three[3:] == [0, 0]
-
-
 def slow_draw(logits: Any, noise: Any, sampling: Sampling) -> int:
     """By sorting everything and going through it one by one."""
     share = (logits / sampling.temperature).softmax(-1).tolist()
