@@ -14,7 +14,7 @@ import prb
 from prb.errors import BadInput, GateFailed, UnknownName
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.evaluation_results import Evaluation
-from prb.reporting.results import Audit, Correlation
+from prb.reporting.results import Audit
 from tests.conftest import make_twins
 from tests.runs import by_length
 
@@ -23,7 +23,6 @@ VERBS = [
     "audit", "best_of_n", "build", "compare", "correlate", "evaluate", "grade", "merge", "ppo", "report", "serve",
     "train",
 ]  # fmt: skip
-TABLE = "model,bench,downstream\na,0.9,0.8\nb,0.7,0.6\nc,0.6,0.7\nd,0.5,0.3\ne,0.4,0.2\n"
 
 
 @pytest.fixture
@@ -103,16 +102,6 @@ def test_a_gate_holds_in_python_too_and_carries_the_result(data: Path, tmp_path:
     with pytest.raises(GateFailed, match=r"accuracy>0\.9: length under profile has 0\.5000") as failed:
         prb.evaluate(**settings, require="accuracy>0.9")
     assert failed.value.result.accuracy().value == 0.5
-
-
-def test_correlate_writes_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text(TABLE)
-    result = prb.correlate(table=tmp_path / "table.csv", downstream="downstream", out=tmp_path / "out", quiet=True)
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"correlation.json", "table.md", "scatter.svg"} <= names
-    again = prb.open_run(tmp_path / "out")
-    assert isinstance(again, Correlation)
-    assert again.summary["sentences"] == result.summary["sentences"]
 
 
 def test_compare_report_and_audit_return_objects(result: Evaluation, data: Path, tmp_path: Path) -> None:

@@ -8,11 +8,8 @@ from prb.types import Post, Query
 POSTS = (Post("p1", "Food", "I like {aspects}."), Post("p2", "", "Rain again."))
 
 
-def test_each_slot_is_filled_once():
+def test_each_slot_is_filled_once_and_other_braces_stay():
     assert fill("{a} and {b}, {a}", a="{b}", b="{a}") == "{b} and {a}, {b}"
-
-
-def test_braces_that_are_no_slot_stay():
     assert fill('{"score": {n}} { x } {}', n="1") == '{"score": 1} { x } {}'
 
 

@@ -133,14 +133,6 @@ def test_a_run_that_fails_is_kept_from_its_first_reply_on_and_leaves_no_trace_be
     assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
-def test_a_missing_or_broken_json_file_is_named(tmp_path):
-    with pytest.raises(BadInput, match=r"x.json does not exist"):
-        read_json(tmp_path / "x.json")
-    (tmp_path / "x.json").write_text("{")
-    with pytest.raises(BadInput, match=r"x.json is not JSON: "):
-        read_json(tmp_path / "x.json")
-
-
 def test_a_draft_takes_the_place_of_a_file_or_a_folder_when_it_is_whole(tmp_path):
     for place in (tmp_path / "file", tmp_path / "folder"):
         for content in ("first", "second"):

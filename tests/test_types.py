@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import pytest
 
-from prb.types import Ask, Comparer, Duel, Failure, Query, Reward, Scorer, Verdict, visible
+from prb.types import Failure, Query, Reward, visible
 
 
 def test_a_query_has_no_place_for_rubric_or_narrative():
@@ -37,27 +36,6 @@ def test_a_reward_is_a_number_that_knows_what_it_cost():
     assert reward + 1 == 1.5
     assert (reward.tokens, reward.cut, reward.cost, reward.text) == (12, 1, 0.01, "fine")
     assert (Reward(1).tokens, Reward(1).text) == (0, "")
-
-
-class OnlyScores:
-    fingerprint = "s"
-
-    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        return [1.0 for _ in asks]
-
-
-class OnlyCompares:
-    fingerprint = "c"
-
-    def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
-        return [Verdict(choice="tie") for _ in duels]
-
-
-def test_a_model_is_known_by_its_one_method():
-    assert isinstance(OnlyScores(), Scorer)
-    assert not isinstance(OnlyScores(), Comparer)
-    assert isinstance(OnlyCompares(), Comparer)
-    assert not isinstance(OnlyCompares(), Scorer)
 
 
 def test_what_hides_reorders_or_commands_is_shown_by_its_code():

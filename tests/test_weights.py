@@ -25,7 +25,6 @@ from prb.weights import (
     Weights,
     convert,
     file_sha256,
-    has_chat_template,
     here,
     local_folder,
     pull,
@@ -412,9 +411,3 @@ def test_a_hash_is_kept_beside_a_large_file_until_it_changes(tmp_path, monkeypat
     assert file_sha256(path) == digest(b"two")
     kept.write_text("nonsense")
     assert file_sha256(path) == digest(b"two")
-
-
-def test_a_chat_template_is_found_in_the_header(tmp_path):
-    pytest.importorskip("gguf", reason="needs the torch extra")
-    assert has_chat_template(tiny.gguf(tmp_path / "chat.gguf", template="hello"))
-    assert not has_chat_template(tiny.gguf(tmp_path / "base.gguf"))

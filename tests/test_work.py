@@ -31,7 +31,6 @@ from prb.work import (
     calls_of,
     halve_if_out_of_memory,
     in_order,
-    key_start,
     open_replies,
 )
 from tests.conftest import make_row, make_twins
@@ -171,21 +170,16 @@ def test_a_failure_that_may_pass_is_owed_again(kind, asked, tmp_path):
             assert (replies[b"key 4"].cost, replies[b"key 4"].tokens) == (1.5, 5)
 
 
-def test_a_model_that_cannot_be_reached_stops_the_run_and_keeps_what_was_answered(tmp_path):
-    lost = Failure("no connection", kind="fatal")
-    with pytest.raises(Unreachable, match="no connection"):
-        run(Numbers(lambda n: 2.0 * n if n < 4 else lost), tmp_path / "r")
+@pytest.mark.parametrize(
+    ("kind", "answers", "error", "left"),
+    [("fatal", range(4), Unreachable, [4, 5, 6, 7, 8, 9]), ("budget", [0, 1, 2, 3, 5], BudgetUsedUp, [4, 6, 7, 8, 9])],
+)
+def test_no_connection_or_no_budget_stops_the_run_and_keeps_what_was_answered(kind, answers, error, left, tmp_path):
+    with pytest.raises(error, match="it is gone"):
+        run(Numbers(lambda n: 2.0 * n if n in answers else Failure("it is gone", kind=kind)), tmp_path / "r")
     model = Numbers()
     assert run(model, tmp_path / "r") == EXPECTED
-    assert sorted(model.asked) == [4, 5, 6, 7, 8, 9]
-
-
-def test_a_used_up_budget_stops_the_run_and_keeps_what_was_answered(tmp_path):
-    with pytest.raises(BudgetUsedUp):
-        run(Numbers(lambda n: 2.0 * n if n != 4 else Failure("budget", kind="budget")), tmp_path / "r")
-    model = Numbers()
-    assert run(model, tmp_path / "r") == EXPECTED
-    assert sorted(model.asked) == [4, 6, 7, 8, 9]
+    assert sorted(model.asked) == left
 
 
 def test_a_slow_model_computes_a_batch_in_parts(tmp_path):
@@ -245,6 +239,8 @@ def test_a_failure_comes_back_from_its_reply_with_kind_and_cost():
 
 # --- keys ---
 
+CALLED = CalledModel("model", list, "model", method="score")
+START = CALLED.key_start()
 texts = st.text(max_size=4)
 queries = st.builds(
     Query,
@@ -259,14 +255,14 @@ queries = st.builds(
 
 @given(st.lists(st.tuples(queries, texts), min_size=2, max_size=2))
 def test_two_asks_have_one_key_exactly_if_they_are_equal(pair):
-    (a,), (b,) = (calls_of(key_start("model", "score"), [Ask(*ask)]) for ask in pair)
+    (a,), (b,) = (calls_of(START, [Ask(*ask)]) for ask in pair)
     assert (a.key == b.key) == (pair[0] == pair[1])
 
 
 def test_the_model_and_the_order_of_answers_belong_to_the_key():
-    query, start = Query(question="q"), key_start("model", "prefer")
-    keys = {call.key for call in calls_of(start, [Duel(query, "a", "b"), Duel(query, "b", "a"), Duel(query, "ab", "")])}
-    others = (key_start("another", "prefer"), key_start("model", "score"))
+    query = Query(question="q")
+    keys = {call.key for call in calls_of(START, [Duel(query, "a", "b"), Duel(query, "b", "a"), Duel(query, "ab", "")])}
+    others = (CALLED._replace(identity="another").key_start(), CALLED._replace(method="prefer").key_start())
     assert len(keys | {calls_of(other, [Duel(query, "a", "b")])[0].key for other in others}) == 5
 
 

@@ -60,7 +60,7 @@ from prb.reporting.submissions import leaderboard as check_submissions
 from prb.runs import CONFIG, REPLIES, Finished, write_bytes, write_json
 from prb.serving.server import ServeConfig
 from prb.training.config import FullConfig, TrainConfig, config_of
-from prb.work import asking_nothing
+from prb.work import Planned, planned_calls
 
 if TYPE_CHECKING:
     from prb.grading import Grader
@@ -137,25 +137,26 @@ def _run(
 
 def _dry_run(config: C, job: Callable[[C], object]) -> DryRun:
     """What a verb would ask: it runs in a folder that is thrown away, with what its own has so far."""
-
-    def others(at: str, names: list[str]) -> list[str]:
-        return [name for name in names if name not in (CONFIG, REPLIES) and not (Path(at) / name).is_dir()]
-
-    with TemporaryDirectory() as scratch, asking_nothing() as planned:
+    with TemporaryDirectory() as scratch:
+        copy = Path(scratch) / "run"
 
         def copied(folder: Path) -> Path:
-            copy = Path(scratch) / "run"
             if copy in folder.parents:  # a run that is part of another, as in an audit
                 return folder
-            if folder.is_dir() and not config.fresh:
-                shutil.copytree(folder, copy, ignore=others)
+            for name in () if config.fresh else (CONFIG, REPLIES):
+                for file in folder.rglob(name):
+                    target = copy / file.relative_to(folder)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file, target)
             return copy
 
-        before = rehearsed_in.set(copied)
+        planned: dict[str, Planned] = {}
+        tokens = rehearsed_in.set(copied), planned_calls.set(planned)
         try:
             job(config)
         finally:
-            rehearsed_in.reset(before)
+            rehearsed_in.reset(tokens[0])
+            planned_calls.reset(tokens[1])
     specs = config.models if isinstance(config, EvaluateConfig) else ()
     return DryRun.of(config.out or Path(), planned, dict(map(split_alias, specs)))
 

@@ -27,15 +27,10 @@ V = TypeVar("V")
 
 VERSION = 2
 """Of the schema; a file of another version is emptied."""
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS outputs (key BLOB PRIMARY KEY, model TEXT NOT NULL, value BLOB NOT NULL) WITHOUT ROWID"
-)
 PATIENCE = 60.0
 """Seconds to wait while another process writes."""
 _KEYS_PER_QUERY = 500
 """SQLite allows 999 placeholders in older builds."""
-REMEMBERED = 1 << 18
-"""Default capacity of a memo: a few dozen MB of rewards."""
 
 
 def cache_folder() -> Path:
@@ -71,7 +66,8 @@ class Cache:
             if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 db.execute("DROP TABLE IF EXISTS outputs")
                 db.execute(f"PRAGMA user_version={VERSION}")
-            db.execute(_SCHEMA)
+            columns = "key BLOB PRIMARY KEY, model TEXT NOT NULL, value BLOB NOT NULL"
+            db.execute(f"CREATE TABLE IF NOT EXISTS outputs ({columns}) WITHOUT ROWID")
             db.execute("COMMIT")
             self._db = db
 
@@ -114,8 +110,9 @@ class Cache:
     def clear(self, model: str | None = None) -> int:
         """Delete all entries, or those of one model; returns how many there were."""
         where, values = (" WHERE model = ?", (model,)) if model else ("", ())
-        deleted = self._usable().execute(f"DELETE FROM outputs{where}", values).rowcount  # noqa: S608 - constant text
-        self._usable().execute("VACUUM")
+        db = self._usable()
+        deleted = db.execute(f"DELETE FROM outputs{where}", values).rowcount  # noqa: S608 - constant text
+        db.execute("VACUUM")
         return int(deleted)
 
     def _usable(self) -> sqlite3.Connection:
@@ -135,7 +132,7 @@ class Memo(Generic[V]):
     def __init__(
         self,
         *,
-        capacity: int = REMEMBERED,
+        capacity: int = 1 << 18,  # a few dozen MB of rewards
         cache: Cache | None = None,
         model: str = "",
         pack: Callable[[V], Any] = lambda value: value,

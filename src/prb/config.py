@@ -38,8 +38,6 @@ from prb.types import is_remote, writable
 
 T = TypeVar("T")
 
-LONGEST_NAME = 60
-"""Characters of a dataset's name in the name of a folder; file systems allow 255 bytes in all."""
 LARGEST = 2**63 - 1
 """The largest integer that JSON readers, NumPy and SQLite can all hold."""
 
@@ -194,7 +192,18 @@ class Settings:
         try:
             settings: Self = validate(values)
         except ValidationError as error:
-            raise BadInput("\n  ".join(map(_explain, error.errors()))) from None
+            lines = []
+            for one in error.errors():
+                name, given = str(one["loc"][0]) if one["loc"] else "", one["input"]
+                plain = given is None or isinstance(given, str | int | float)
+                shown = repr(given) if plain else f"a {type(given).__name__}"  # perhaps a table of somebody's data
+                if plain and one["type"].startswith(("greater", "less")):  # a number, perhaps given as text
+                    shown = str(given)
+                if message := MESSAGES.get(one["type"]):
+                    lines.append(message.format(name=name, given=shown, **one.get("ctx", {})).removeprefix(": "))
+                else:
+                    lines.append(f"{name}: {one['msg'].removeprefix('Input ')}, not {shown}")
+            raise BadInput("\n  ".join(lines)) from None
         for field in fields(settings):
             value = getattr(settings, field.name)
             for text in value if isinstance(value, tuple) else (value,):
@@ -284,7 +293,7 @@ class OutputConfig(Settings):
     def folder(self, name: str, *data: str) -> Path:
         """`out`, or a folder named after the job and a digest of all that can change its result: the settings, and the
         fingerprints of the data, so that the same command on edited data is another run."""
-        readable = "".join(c if c.isalnum() else "-" for c in name)[:LONGEST_NAME].strip("-")
+        readable = "".join(c if c.isalnum() else "-" for c in name)[:60].strip("-")  # file systems allow 255 bytes
         return rehearsed_in.get()(self.out or Path("runs") / f"{readable}-{short_digest([self.saved(), *data])}")
 
 
@@ -355,16 +364,3 @@ MESSAGES = {
     "object_given": "{name} must be a spec, such as 'embedding'; objects and functions are given as {name}s=[…]",
 }
 """By pydantic's kind of error, in the words of this project."""
-
-
-def _explain(error: Any) -> str:
-    name = str(error["loc"][0]) if error["loc"] else ""
-    given = error["input"]
-    plain = given is None or isinstance(given, str | int | float)
-    shown = repr(given) if plain else f"a {type(given).__name__}"  # perhaps a table of somebody's data
-    if plain and error["type"].startswith(("greater", "less")):  # a number, which the command line gives as text
-        shown = str(given)
-    message = MESSAGES.get(error["type"])
-    if message is None:
-        return f"{name}: {error['msg'].removeprefix('Input ')}, not {shown}"
-    return message.format(name=name, given=shown, **error.get("ctx", {})).removeprefix(": ")

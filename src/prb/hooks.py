@@ -61,8 +61,6 @@ class RunResult:
 Event = Literal["on_run_start", "on_batch", "on_result"]
 HOOKS: Registry[object] = Registry("hook", package="prb.hooks", group="prb.hooks")
 PROJECT = "personalized-rewardbench"
-PARTS = {"value": "", "low": "_low", "high": "_high", "p": "_p"}
-"""Of an estimate, and what each adds to its name."""
 
 
 @config
@@ -136,10 +134,10 @@ def final_metrics(summary: Mapping[str, Any]) -> dict[str, float]:
     }
     estimates |= {(row["model"], row["kind"]): row for row in summary["contrasts"]}
     return {
-        metric_name(*place, name + suffix): entry[part]
+        metric_name(*place, name if part == "value" else f"{name}_{part}"): entry[part]
         for (*place, name), entry in estimates.items()
         if isinstance(entry, Mapping) and "value" in entry
-        for part, suffix in PARTS.items()
+        for part in ("value", "low", "high", "p")
         if entry.get(part) is not None
     }
 

@@ -70,7 +70,7 @@ class Lines:
     def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
         self._label, self._total, self._done, self._fresh, self._status = label, total, done, 0, ""
         self._started = self._printed = time.monotonic()
-        self.show(label if total is None else f"{label}: {done} of {total}")
+        self.note(label if total is None else f"{label}: {done} of {total}")
 
     def advance(self, n: int = 1) -> None:
         self._done += n
@@ -78,16 +78,13 @@ class Lines:
         now = time.monotonic()
         if now - self._printed >= self._every:
             self._printed = now
-            self.show(f"{self._label}: {self._done} of {self._total or '?'}{self._status}")
+            self.note(f"{self._label}: {self._done} of {self._total or '?'}{self._status}")
 
     def status(self, text: str) -> None:
         rate = self._fresh / max(time.monotonic() - self._started, 1e-9)
         self._status = f", {rate:.2g}/s, {text}"
 
     def note(self, text: str) -> None:
-        self.show(text)
-
-    def show(self, text: str) -> None:
         print(visible(redact_options(text)), file=sys.stderr, flush=True)  # noqa: T201
 
 

@@ -59,12 +59,11 @@ class Spec:
         return cls(name, options)
 
     def __str__(self) -> str:
-        def written(value: str) -> str:
+        parts = []
+        for key, value in self.options.items():
             plain = "?" not in value and len(split_outside(value, "&")) == 1 and without_parentheses(value) == value
-            return value if plain else f"({value})"
-
-        query = "&".join(f"{key}={written(value)}" for key, value in self.options.items())
-        return f"{self.name}?{query}" if query else self.name
+            parts.append(f"{key}={value}" if plain else f"{key}=({value})")
+        return f"{self.name}?{'&'.join(parts)}" if parts else self.name
 
 
 def split_outside(text: str, mark: str) -> list[str]:
@@ -178,7 +177,6 @@ class Registry(Discovered[Callable[..., T]]):
         return partial(self.add, name)
 
     def make(self, text: str) -> T:
-        """Build what a spec string names."""
         return self.build(Spec.parse(text))
 
     def build(self, spec: Spec) -> T:

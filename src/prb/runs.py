@@ -27,7 +27,6 @@ LOCK = ".lock"
 FORMAT = 3
 """Of run folders; a folder without the field is of format 1."""
 REPLIES = "replies.jsonl"
-_PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 
 def read_json(path: Path) -> Any:
@@ -98,11 +97,10 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_bytes(path, orjson.dumps(value, option=_PRETTY))
+    write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
     if not isinstance(content := read_json(path), dict):
         raise BadInput(f"{path} does not hold a JSON object; run its command again to rewrite it")
     return content
@@ -233,46 +231,40 @@ class RunFolder:
             write_json(self.folder / name, value)
 
     def _adopt(self) -> None:
-        """Write the identity into a new folder, or compare it with the one that is there."""
-        for entry in list(self.folder.iterdir()):
-            if entry.match(".*.part") or entry.match(".*.old"):  # left by a process that was killed
-                _delete(entry)
+        """Write the identity into a new folder, or compare it with the one that is there and extend that."""
+        for entry in [*self.folder.glob(".*.part"), *self.folder.glob(".*.old")]:  # left by a process that was killed
+            _delete(entry)
         path = self.folder / CONFIG
         if self._fresh and path.exists():
             for name in (SUMMARY, USERS, OUTCOMES, *self._scratch, REPLIES, CONFIG):  # last what says it is a run
                 (self.folder / name).unlink(missing_ok=True)
         elif not path.exists() and any(entry.name != LOCK for entry in self.folder.iterdir()):
             raise RunConflict(f"{self.folder} exists and is not a run; choose another --out")
-        if path.exists():
-            self._compare(read_identity(self.folder))
-        else:
+        if not path.exists():
             write_json(path, {"format": FORMAT, **self.identity})
-
-    def _compare(self, content: dict[str, Any]) -> None:
+            return
+        content = read_identity(self.folder)
         stored = {key: value for key, value in content.items() if key not in ("format", "models", "execution")}
         identity = orjson.loads(orjson.dumps(self.identity))
         extended = []
-        for path, includes in self._extendable.items():
-            section, _, key = path.partition(".")
+        for place, includes in self._extendable.items():
+            section, _, key = place.partition(".")
             if key not in stored.get(section, {}):  # a run of another verb
                 continue
             old, new = stored[section][key], identity[section][key]
             if old != new and includes(new, old):
                 stored = {**stored, section: {**stored[section], key: new}}
-                extended += differences(old, new, path)
+                extended += differences(old, new, place)
         if differing := differences(stored, identity):
             over = "" if self._fresh is None else ", start over with --fresh,"
-            raise RunConflict(
-                f"{self.folder} was made with other settings; choose another --out{over} or change these back:\n  "
-                + "\n  ".join(
-                    "dataset: its rows have changed" if line.startswith("dataset.fingerprint: ") else line
-                    for line in differing
-                )
-            )
+            rows = "dataset: its rows have changed"
+            lines = [rows if line.startswith("dataset.fingerprint: ") else line for line in differing]
+            what = f"{self.folder} was made with other settings; choose another --out{over} or change these back:"
+            raise RunConflict("\n  ".join([what, *lines]))
         if extended:
             for name in (SUMMARY, USERS):
                 (self.folder / name).unlink(missing_ok=True)
-            write_json(self.folder / CONFIG, {**content, **self.identity})
+            write_json(path, {**content, **self.identity})
             self.extended = "; ".join(extended)
 
 
@@ -297,7 +289,6 @@ def content_digest(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Delete a file if it exists."""
     with writing(path):
         path.unlink(missing_ok=True)
 

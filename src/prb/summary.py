@@ -113,10 +113,6 @@ Counts = dict[str, int]
 """By reason."""
 
 
-LONGEST_LABEL = 60
-"""Characters of a dataset's name; what follows are names of columns, mostly."""
-
-
 def short_name(dataset: str) -> str:
     """A dataset's name without the folders its file is in: `polis, conversation=london`."""
     if dataset.startswith("hub:"):
@@ -127,7 +123,7 @@ def short_name(dataset: str) -> str:
     place, *options = rest.split("&")
     file = Path(place).name
     label = ", ".join([name if file == name else f"{name} {file}", *options])
-    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
+    return label if len(label) <= 60 else f"{label[:59]}…"  # what follows are names of columns, mostly
 
 
 def dataset_label(data: DatasetAbout | DatasetSummary) -> str:
@@ -214,23 +210,19 @@ class PositionBias(Struct, kw_only=True, omit_defaults=True):
     cancels: bool = False
     """Whether the log-odds of both orders are averaged, so that the winner does not depend on it."""
 
-    LOPSIDED = 0.1
-    INCONSISTENT = 0.5
-    FEW = 10
-
     @property
     def warning(self) -> str | None:
         """What to say of a comparer whose verdicts follow the order of the answers more than the answers.
 
-        It is said if the share of first answers is `LOPSIDED` away from a half, and fewer than `INCONSISTENT` of the
-        pairs have the same winner in both orders; or if `FEW` or more verdicts in one order are all the same.
+        It is said if the share of first answers is a tenth away from a half, and fewer than half of the pairs have the
+        same winner in both orders; or if 10 or more verdicts in one order are all the same.
         """
-        if self.cancels or self.first_share is None or abs(self.first_share - 0.5) < self.LOPSIDED:
+        if self.cancels or self.first_share is None or abs(self.first_share - 0.5) < 0.1:
             return None
         if self.consistency is None:
-            explained = self.first_share in (0.0, 1.0) and self.n >= self.FEW
+            explained = self.first_share in (0.0, 1.0) and self.n >= 10
         else:
-            explained = self.consistency < self.INCONSISTENT
+            explained = self.consistency < 0.5
         place, how_often = ("first", self.first_share) if self.first_share > 0.5 else ("second", 1 - self.first_share)
         always = f"prefers the {place} answer in {100 * how_often:.0f} % of its verdicts, whichever it is"
         return f"{always}; its accuracy says little about the answers" if explained else None
@@ -287,7 +279,8 @@ class _Result(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def position_warning(self) -> str | None:
-        return None
+        position = self.biases.position if isinstance(self, PairResult) else None
+        return position.warning if position else None
 
     def as_json(self) -> dict[str, Any]:
         content = msgspec.to_builtins(self)
@@ -331,10 +324,6 @@ class PairResult(_Result, kw_only=True, omit_defaults=True):
     def measured(self) -> int:
         """Rows that were answered or failed."""
         return self.accuracy.n + self.accuracy.failed
-
-    @property
-    def position_warning(self) -> str | None:
-        return self.biases.position.warning if self.biases.position else None
 
 
 class RatingResult(_Result, kw_only=True, omit_defaults=True):

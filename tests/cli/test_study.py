@@ -96,15 +96,3 @@ def test_a_server_serves_until_ctrl_c_and_a_taken_port_is_said(prb: Prb, data: P
     assert (server.returncode, err) == (0, "")
     assert "everything that was saved is kept" in out
     assert not (tmp_path / "s.db-wal").exists()  # closed properly: one file again
-
-
-def test_the_demo_starts_with_one_command() -> None:
-    command = [sys.executable, "-m", "prb", "study", "demo", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout
-        link = server.stdout.readline().split()[-1]
-        with urllib.request.urlopen(link) as reply:
-            assert b"Welcome" in reply.read()
-        server.send_signal(signal.SIGINT)
-        server.communicate(timeout=30)
-    assert server.returncode == 0

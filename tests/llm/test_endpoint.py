@@ -1,4 +1,4 @@
-"""Back-off, the limit of concurrency and the budget, without a network."""
+"""Back-off and the limit of concurrency, without a network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from prb.llm.endpoint import Budget, Limiter, retry_after, retry_pause
+from prb.llm.endpoint import Limiter, retry_after, retry_pause
 
 
 @pytest.mark.parametrize(("tries", "bound"), [(1, 0.5), (2, 1.0), (7, 30.0), (10_000, 30.0)])
@@ -88,12 +88,3 @@ def test_the_limit_grows_slower_the_more_often_it_is_overloaded() -> None:
         assert none > one > many > 0
 
     asyncio.run(work())
-
-
-def test_a_budget_is_used_up_when_its_limit_is_reached_not_before() -> None:
-    money = Budget(usd_in=1.0, max_usd=0.5)
-    money.charge(499_999, 10**9)
-    assert not money.used_up()
-    money.charge(1, 0)
-    assert money.used_up() == "$0.5000 of $0.5000"
-    assert Budget(max_usd=0).used_up()

@@ -11,16 +11,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
-import orjson
 import pytest
 
 httpx = pytest.importorskip("httpx2", reason="needs the api extra")
 pytest.importorskip("fastapi", reason="needs the serve extra")
 
-from starlette.exceptions import HTTPException  # noqa: E402
-
 from prb.serving import app as app_module  # noqa: E402
-from prb.serving.app import END_MARKERS, Metrics, RewardRequest, ScoreRequest, Service, make_app, read_body  # noqa: E402
+from prb.serving.app import END_MARKERS, Metrics, RewardRequest, Service, make_app  # noqa: E402
 from prb.serving.server import Batcher, Limits  # noqa: E402
 from prb.types import Ask, Choice, Post, Query, Turn  # noqa: E402
 from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth  # noqa: E402
@@ -84,22 +81,6 @@ def test_openrlhf_is_answered_in_its_own_terms() -> None:
     assert said.json() == {"rewards": [reward], "scores": [reward], "extra_logs": {"cut": [0.0]}}
 
 
-def test_a_poisoned_neighbor_costs_the_others_nothing() -> None:
-    server = Server(window=1.0, batch=3)
-
-    async def talk(client: Client) -> list[Any]:
-        answers = ["good", f"{POISON} of mine", "fine"]
-        return list(await asyncio.gather(*[client.post("/v1/score", json=body("q", a)) for a in answers]))
-
-    good, poisoned, fine = server.run(talk)
-    assert (good.json()["scores"], fine.json()["scores"]) == ([value("q", "good")], [value("q", "fine")])
-    assert poisoned.status_code == 502
-    assert poisoned.json() == {
-        "error": "no score for 1 of 1 answers: model error: ValueError",
-        "failures": ["model error: ValueError"],
-    }
-
-
 def test_a_failure_is_an_error_unless_parts_are_asked_for() -> None:
     server = Server()
     whole = server.send("POST", "/v1/score", json=body("q", "a", UNSCORABLE))
@@ -107,6 +88,9 @@ def test_a_failure_is_an_error_unless_parts_are_asked_for() -> None:
     part = server.send("POST", "/v1/score", json=body("q", "a", UNSCORABLE, partial=True))
     assert part.status_code == 200
     assert (part.json()["scores"], part.json()["failures"]) == ([value("q", "a"), None], [None, "no verdict"])
+    broken = server.send("POST", "/v1/score", json=body("q", f"{POISON} of mine"))
+    reasons = {"error": "no score for 1 of 1 answers: model error: ValueError", "failures": ["model error: ValueError"]}
+    assert (broken.status_code, broken.json()) == (502, reasons)
 
 
 def basic(password: str) -> str:
@@ -318,11 +302,11 @@ LABEL = '{"question": "q"}'
 NO_QUERIES = ("", "  ", "42", "the right answer", "[]", '{"posts": []}', '{"question": "q", "rubric": []}')
 
 
-def refused(kind: Any = ScoreRequest, status: int = 422, **body: Any) -> str:
-    with pytest.raises(HTTPException) as caught:
-        read_body(kind, json.dumps(body).encode(), Limits())
-    assert caught.value.status_code == status
-    return str(caught.value.detail)
+def refused(path: str = "/v1/score", status: int = 422, **body: Any) -> str:
+    server = Server(body=1_000_000)
+    said = server.send("POST", path, content=json.dumps(body), headers=JSON)
+    assert (said.status_code, server.model.batches) == (status, [])
+    return str(said.json()["error"])
 
 
 def rewards(query: list[str], prompts: list[str], labels: list[Any]) -> list[Ask]:
@@ -346,8 +330,9 @@ def test_a_request_becomes_one_ask_an_answer_about_one_query() -> None:
         context=(Turn("user", "Hello."),),
         plan=("brief",),
     )
-    asks = read_body(ScoreRequest, orjson.dumps({"query": body, "answers": ["a", "b"]}), Limits())[1]
-    assert asks == [Ask(query, "a"), Ask(query, "b")]
+    server = Server()
+    assert server.send("POST", "/v1/score", json={"query": body, "answers": ["a", "b"]}).status_code == 200
+    assert server.model.batches == [[Ask(query, "a"), Ask(query, "b")]]
 
 
 @pytest.mark.parametrize(
@@ -390,13 +375,6 @@ def test_megabytes_of_markers_and_blanks_take_a_moment(ending: str) -> None:
     assert time.process_time() - started < 5
 
 
-def test_a_label_carries_the_person_as_json() -> None:
-    query = Query(question="q", user="u", posts=(Post("1", "", "I am brief"),))
-    label = {"question": "q", "user": "u", "posts": ["I am brief"]}
-    asks = rewards(["p a", "p b"], ["p ", "p "], [json.dumps(label)] * 2)
-    assert asks == [Ask(query, "a"), Ask(query, "b")]
-
-
 @pytest.mark.parametrize(
     ("texts", "labels", "why"),
     [
@@ -411,4 +389,4 @@ def test_a_label_carries_the_person_as_json() -> None:
 def test_a_label_that_is_no_query_is_refused_rather_than_scored_for_nobody(
     texts: list[str], labels: Any, why: str
 ) -> None:
-    assert why in refused(RewardRequest, query=texts, prompts=["p ", "p "], labels=labels)
+    assert why in refused("/get_reward", query=texts, prompts=["p ", "p "], labels=labels)

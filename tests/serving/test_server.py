@@ -197,36 +197,26 @@ async def until_it_accepts_nothing(server: Running) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_signal_in_the_middle_of_requests_loses_none_that_was_accepted() -> None:
-    with running(*SLOW, "0.4", "--batch", "4") as server:
+@pytest.mark.parametrize(("seconds", "batch", "signals"), [("0.4", 4, 1), ("3600", 1, 2)])
+def test_a_signal_loses_no_request_that_was_accepted_and_a_second_one_does_not_wait(
+    seconds: str, batch: int, signals: int
+) -> None:
+    with running(*SLOW, seconds, "--batch", str(batch)) as server:
 
         async def talk() -> list[Any]:
             async with client(server) as web, client(server) as other:
-                accepted = [asyncio.create_task(web.post("/v1/score", json=body("q", f"a{n}"))) for n in range(10)]
-                await until_waiting(other, 6)
-                server.process.send_signal(signal.SIGTERM)
-                await until_it_accepts_nothing(server)
-                return list(await asyncio.gather(*accepted))
+                sent = [asyncio.create_task(web.post("/v1/score", json=body("q", f"a{n}"))) for n in range(10)]
+                await until_waiting(other, 10 - batch)
+                for _ in range(signals):
+                    server.process.send_signal(signal.SIGTERM)
+                    await until_it_accepts_nothing(server)
+                return list(await asyncio.gather(*sent, return_exceptions=True))
 
-        accepted = asyncio.run(talk())
-        assert [reply.json()["scores"] for reply in accepted] == [[worth(ask("q", f"a{n}"))] for n in range(10)]
+        replies = asyncio.run(talk())
         _, err = server.process.communicate(timeout=60)
-    assert (server.process.returncode, err) == (0, "")
-
-
-def test_a_second_signal_does_not_wait() -> None:
-    with running(*SLOW, "3600", "--batch", "1") as server:
-
-        async def talk() -> list[Any]:
-            async with client(server) as web, client(server) as other:
-                stuck = [asyncio.create_task(web.post("/v1/score", json=body("q", f"{n}"))) for n in range(3)]
-                await until_waiting(other, 2)
-                server.process.send_signal(signal.SIGTERM)
-                await until_it_accepts_nothing(server)
-                server.process.send_signal(signal.SIGTERM)
-                return list(await asyncio.gather(*stuck, return_exceptions=True))
-
-        asyncio.run(talk())
-        _, err = server.process.communicate(timeout=60)
-    assert server.process.returncode == 1
-    assert err.splitlines()[-1].endswith("stopped at once: accepted requests were not answered")
+    if signals == 1:
+        assert [reply.json()["scores"] for reply in replies] == [[worth(ask("q", f"a{n}"))] for n in range(10)]
+        assert (server.process.returncode, err) == (0, "")
+    else:
+        assert server.process.returncode == 1
+        assert err.splitlines()[-1].endswith("stopped at once: accepted requests were not answered")

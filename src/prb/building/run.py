@@ -57,7 +57,7 @@ from prb.stats.estimate import components
 from prb.text.encoders import ENCODERS, Matrix
 from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates
 from prb.types import Duel, Failure, Query
-from prb.work import open_replies, refuse_failures, share_problem, unanswered
+from prb.work import open_replies, refuse_failures, unanswered
 
 PAIRS, REJECTS, CHECKS, CARD = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json"
 BLIND_GATES = ("blind-judge", "blind-learner")
@@ -98,8 +98,7 @@ def build(
 def check_failures(card: Mapping[str, Any], max_failed: float) -> None:
     """Raise `TooManyFailures` if more than this share of the requests failed, or if nothing was built."""
     failures, counts = card["failures"], card["counts"]
-    problem = share_problem("requests", sum(failures.values()), counts["requests"], failures, max_failed)
-    refuse_failures([problem], max_failed)
+    refuse_failures([("requests", sum(failures.values()), counts["requests"], failures)], max_failed)
     if not counts["rows"]:
         gates = ", ".join(f"{gate} {n}" for gate, n in counts["rejected_by_gate"].items())
         raise TooManyFailures(f"no pair was built; {counts['rejected']} rejected: {gates} (reasons in rejects.jsonl)")

@@ -95,13 +95,11 @@ SETTINGS = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Exit codes: 0 done, 1 failed, 2 bad input or usage, 130 interrupted."""
 
-    def leave(*_: object) -> None:
-        os.write(2, f"prb: {RESUME}\n".encode())
-        os._exit(INTERRUPTED)
-
     def interrupt(*_: object) -> None:
         """The first Ctrl-C lets a verb clean up; a second one exits at once, since files are whole at any moment."""
-        signal.signal(signal.SIGINT, leave)
+        if _interrupted:
+            os.write(2, f"prb: {RESUME}\n".encode())
+            os._exit(INTERRUPTED)
         _interrupted.append(True)
         raise KeyboardInterrupt
 
@@ -177,8 +175,13 @@ def _dispatch(args: list[str]) -> None:
         if args[0] not in commands:
             raise unknown(f"command of prb {verb}", args[0], commands)
         name, args = f"{verb} {args[0]}", args[1:]
-    elif verb == "train" and _lists_methods(args):
-        return
+    elif verb == "train" and not {"-h", "--help", "--help-all"}.isdisjoint(args):
+        from prb.cli.verbs import train_usage
+
+        whole = args[0].startswith("-")  # else of a method: the settings in its spec, before its options
+        print(train_usage("" if whole else args[0]))
+        if whole:
+            return
     from prb.cli.parse import parse
 
     config = parse(settings_of(name, args), args, name)
@@ -227,17 +230,6 @@ def print_run(result: Run, *, json: bool) -> None:
     say(*result.lines())
     if footer := result.footer():
         print(footer)
-
-
-def _lists_methods(args: Sequence[str]) -> bool:
-    """`prb train --help`; before the options of `prb train METHOD --help`, the settings of the method."""
-    if {"-h", "--help", "--help-all"}.isdisjoint(args):
-        return False
-    from prb.cli.verbs import train_usage
-
-    whole = args[0].startswith("-")
-    print(train_usage("" if whole else args[0]))
-    return whole
 
 
 def commands_of(verb: str) -> list[str]:

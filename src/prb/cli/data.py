@@ -15,7 +15,7 @@ from prb.progress import watch
 from prb.registry import About
 from prb.reporting.format import MISSING, Table, number, plural, say, show
 from prb.summary import needs_donors
-from prb.types import Failure, Pair, visible
+from prb.types import Failure, visible
 
 Dataset = PositionalOrFlag[Name]
 
@@ -175,8 +175,20 @@ def data_show(config: ShowConfig) -> None:
     if problems := row_problems(row, "pairs"):
         raise BadInput(f"{spec} {id_ or '(first row)'}: {'; '.join(problems)}")
     pair = to_pair(row)
-    if config.condition is not None:
-        prompt = _prompt(spec, pair, config.condition)
+    if config.condition is not None:  # what `prb evaluate` with default settings shows a model
+        from prb.data.load import load
+        from prb.evaluation.conditions import QueryBuilder
+        from prb.evaluation.config import EvaluateConfig
+        from prb.evaluation.planners import PLANNERS
+        from prb.prompts import render
+
+        settings = EvaluateConfig()
+        dataset = load(spec, split=pair.split, donors=needs_donors([config.condition]))
+        builder = QueryBuilder.of(settings, dataset, PLANNERS.make(settings.planner), reader=None, seed=settings.seed)
+        built = builder.build(pair, config.condition)
+        if isinstance(built, Failure):
+            raise PrbError(f"{pair.id}: {built}")
+        prompt = render(built.query)
         answer(config, {"id": pair.id, "condition": config.condition, "prompt": prompt}, visible(prompt))
         return
     mirror = f"mirror of {pair.mirror}" if pair.mirror else None
@@ -191,23 +203,6 @@ def data_show(config: ShowConfig) -> None:
     }
     parts = ["\n".join([f"== {name} ==", *texts]) for name, texts in sections.items()]
     say(*"\n\n".join(["  ·  ".join(filter(None, about)), *parts]).splitlines())
-
-
-def _prompt(spec: str, pair: Pair, condition: ConditionName) -> str:
-    """What `prb evaluate` with default settings shows a model."""
-    from prb.data.load import load
-    from prb.evaluation.conditions import QueryBuilder
-    from prb.evaluation.config import EvaluateConfig
-    from prb.evaluation.planners import PLANNERS
-    from prb.prompts import render
-
-    settings = EvaluateConfig()
-    dataset = load(spec, split=pair.split, donors=needs_donors([condition]))
-    planner = PLANNERS.make(settings.planner)
-    built = QueryBuilder.of(settings, dataset, planner, reader=None, seed=settings.seed).build(pair, condition)
-    if isinstance(built, Failure):
-        raise PrbError(f"{pair.id}: {built}")
-    return render(built.query)
 
 
 def data_convert(config: ConvertConfig) -> None:

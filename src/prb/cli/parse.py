@@ -23,7 +23,6 @@ from prb.registry import names_code
 
 C = TypeVar("C", bound=Settings)
 METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
-FLAG_COLUMN = 30
 Argument = tuple[list[str], dict[str, Any]]
 
 
@@ -44,11 +43,8 @@ def parse(config: type[C], args: Sequence[str], command: str) -> C:
         return config(**{**saved, **given})
     except BadInput as error:
         names = "|".join(name for name in fields_of(config) if name not in saved or name in given)
-
-        def flag_of(match: re.Match[str]) -> str:
-            return f"{match[1]}--{match[2].replace('_', '-')}"
-
-        said = re.sub(rf"(?m)^( *)({names})(?= must be | is required)", flag_of, str(error))
+        named = re.compile(rf"(?m)^( *)({names})(?= must be | is required)")
+        said = named.sub(lambda match: f"{match[1]}--{match[2].replace('_', '-')}", str(error))
         raise BadInput(said + f"; see `{parser.prog} --help`" * said.endswith(" is required")) from None
 
 
@@ -162,7 +158,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
     def __init__(self, prog: str) -> None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-        super().__init__(prog, max_help_position=FLAG_COLUMN, width=width)
+        super().__init__(prog, max_help_position=30, width=width)
 
 
 class Parser(argparse.ArgumentParser):

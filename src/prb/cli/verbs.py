@@ -96,17 +96,16 @@ def serve(config: ServeConfig) -> None:
 
     from prb.serving.server import serve as run
 
-    def note(text: str) -> None:
-        if not config.quiet:
-            print(text, file=sys.stderr, flush=True)
-
     def ready(server: Ready) -> None:
         if config.json:
             print(orjson.dumps(server).decode(), flush=True)
-        note(f"{server.model} at {server.url}; Ctrl-C answers accepted requests and stops")
+        if not config.quiet:
+            what = f"{server.model} at {server.url}; Ctrl-C answers accepted requests and stops"
+            print(what, file=sys.stderr, flush=True)
 
     run(config, ready=ready)
-    note("stopped")
+    if not config.quiet:
+        print("stopped", file=sys.stderr, flush=True)
 
 
 # --- study ---

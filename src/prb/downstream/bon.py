@@ -68,7 +68,7 @@ from prb.stats.estimate import Floats, average, codes
 from prb.stats.paired import corrected, difference
 from prb.summary import DatasetAbout, Paired, needs_donors
 from prb.types import Comparer, Estimate, Failure, Pair, RewardModel, Scorer
-from prb.work import Breaker, CalledModel, FailureConfig, open_replies, refuse_failures, share_problem
+from prb.work import Breaker, CalledModel, FailureConfig, open_replies, refuse_failures
 
 POLICY, GRADER = "policy: ", "grader: "
 """Prefixes that tell policy and grader from the reward models in the folder's list of weights."""
@@ -530,4 +530,4 @@ def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
         (f"grading by {bon.grader.spec}", bon.queries.grading_failed, sampled, bon.queries.failures),
         *((r.model, sum(r.failures.values()), sampled, r.failures) for r in bon.results),
     ]
-    refuse_failures([share_problem(*stage, max_failed) for stage in stages], max_failed)
+    refuse_failures(stages, max_failed)

@@ -50,7 +50,7 @@ from prb.summary import DatasetSummary, short_name
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.words import is_list, near_duplicates, style_rates, words
 from prb.types import Difference, Estimate, Pair, Post, Rating, RewardModel, is_restraint
-from prb.work import FailureConfig, refuse_failures, share_problem
+from prb.work import FailureConfig, refuse_failures
 
 AUDIT = "audit.json"
 FLOORS = ("length", "lexical", "embedding")
@@ -351,8 +351,7 @@ def check_failures(result: Mapping[str, Any], max_failed: float) -> None:
     """Raise `TooManyFailures` if the reader of the rubric failed on more than this share of the rows that have one."""
     if reading := result["ceiling"]:
         failed, n = reading["accuracy"]["failed"], reading["accuracy"]["n"]
-        problem = share_problem(reading["model"], failed, n + failed, reading["failures"], max_failed)
-        refuse_failures([problem], max_failed)
+        refuse_failures([(reading["model"], failed, n + failed, reading["failures"])], max_failed)
 
 
 def _columns(

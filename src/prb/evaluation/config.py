@@ -31,7 +31,7 @@ from prb.errors import BadInput, BadSpec, GateFailed, unknown
 from prb.hooks import HookConfig
 from prb.registry import Spec, split_alias, typed_options
 from prb.summary import CONDITIONS, METRICS, Metric, Summary
-from prb.work import FailureConfig, count_reasons, refuse_failures, share_problem
+from prb.work import FailureConfig, count_reasons, refuse_failures
 
 DEFAULT_CONDITIONS: tuple[ConditionName, ...] = ("none", "profile", "shuffled", "oracle")
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
@@ -207,12 +207,10 @@ def check_failures(summary: Summary, max_failed: float) -> None:
 
     Rows that were not measured do not count, but a model of which nothing was measured is a failure.
     """
-    problems = [
-        share_problem(f"{r.model} under {r.condition}", r.failed, r.measured, r.failures, max_failed)
-        for r in summary.results
-    ]
+    counted = [(f"{r.model} under {r.condition}", r.failed, r.measured, r.failures) for r in summary.results]
+    empty = []
     for model in summary.models:
         results = [result for result in summary.results if result.model == model]
         if not any(result.measured for result in results):
-            problems.append(f"{model}: nothing was measured ({count_reasons(results[-1].not_measured)})")
-    refuse_failures(problems, max_failed)
+            empty.append(f"{model}: nothing was measured ({count_reasons(results[-1].not_measured)})")
+    refuse_failures(counted, max_failed, empty)

@@ -23,7 +23,7 @@ from prb.registry import Registry
 from prb.text.encoders import ENCODERS
 from prb.text.words import sentences
 from prb.types import Failure, Query, is_remote
-from prb.work import Breaker, Call, CalledModel, Replies, ask_all, call_key, key_start, query_parts
+from prb.work import Breaker, Call, CalledModel, Replies, ask_missing, call_key, query_parts
 
 Plan = tuple[str, ...]
 
@@ -47,11 +47,12 @@ def infer_plans(
     """One plan per query; with `replies`, only what has none yet is asked for. LLMs are asked for all at once."""
     if replies is None:
         return planner.plans(queries) if isinstance(planner, LLMPlanner) else [planner.plan(query) for query in queries]
-    start = key_start(planner.fingerprint, "plan")
-    content = planner.content if isinstance(planner, LLMPlanner) else query_parts
+    answer, remote = partial(infer_plans, planner), is_remote(planner)
+    called = CalledModel("planner", answer, planner.fingerprint, remote, method="plan")
+    start, content = called.key_start(), planner.content if isinstance(planner, LLMPlanner) else query_parts
     calls = [Call(call_key(start, *content(query)), query) for query in queries]
-    called = CalledModel("planner", partial(infer_plans, planner), planner.fingerprint, is_remote(planner))
-    inferred = ask_all(calls, replies, called, breaker or Breaker())
+    list(ask_missing([((), calls)], replies, called, breaker or Breaker()))
+    inferred = [replies[call.key] for call in calls]
     return [reply.as_failure or tuple(map(str, reply.value or ())) for reply in inferred]  # type: ignore[arg-type]
 
 

@@ -50,7 +50,6 @@ from prb.work import (
     Replies,
     open_replies,
     refuse_failures,
-    share_problem,
 )
 
 GRADES = "grades.jsonl"
@@ -175,7 +174,7 @@ def check_failures(summary: ScoreSummary | ValidationSummary, max_failed: float)
     else:
         counted, failures = summary.validation.accuracy, summary.validation.failures
     total = counted.n + counted.failed
-    refuse_failures([share_problem(summary.grader.spec, counted.failed, total, failures, max_failed)], max_failed)
+    refuse_failures([(summary.grader.spec, counted.failed, total, failures)], max_failed)
 
 
 # --- the job ---

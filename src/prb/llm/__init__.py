@@ -94,7 +94,6 @@ LLMS: Registry[LLM] = Registry("llm", package="prb.llm", group="prb.llms")
 
 
 def make_llm(text: str) -> LLM:
-    """Build what an llm spec names."""
     return LLMS.build(parse_llm(text))
 
 

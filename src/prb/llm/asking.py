@@ -53,10 +53,6 @@ T = TypeVar("T")
 Reader = Callable[[Completion], T | Failure | None]
 """The value of a reply; `None` if it cannot be read, a failure if asking again would not help."""
 
-TAIL = 200
-"""Characters of an unreadable reply that its failure quotes."""
-ASKED_AGAIN = "\n\n--- asked again ---\n\n"
-
 
 @dataclass(frozen=True)
 class Reply(Generic[T]):
@@ -102,9 +98,9 @@ def ask(
         read_tokens, written = sum(r.prompt_tokens for r in replies), sum(r.completion_tokens for r in replies)
         cost = sum(reply.cost for reply in replies)
         if value is None or isinstance(value, Failure):
-            failure = value or Failure(missing, f'"{texts[0].strip()[-TAIL:]}" (asked for: {reminder})')
+            failure = value or Failure(missing, f'"{texts[0].strip()[-200:]}" (asked for: {reminder})')
             # failed calls are charged too
             results.append(replace(failure, prompt_tokens=read_tokens, completion_tokens=written, cost=cost))
         else:
-            results.append(Reply(value, ASKED_AGAIN.join(texts), read_tokens + written, cost))
+            results.append(Reply(value, "\n\n--- asked again ---\n\n".join(texts), read_tokens + written, cost))
     return results

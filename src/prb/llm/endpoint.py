@@ -34,7 +34,7 @@ from prb.errors import BadInput, BadSpec, MissingExtra, redact, remember_secret
 from prb.llm import LLMS, Completion, JsonObject, Request, options_suffix
 from prb.llm.asking import top_logprobs
 from prb.types import Failure, FailureKind
-from prb.work import Breaker, asks_nothing
+from prb.work import Breaker, planned_calls
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -42,13 +42,8 @@ T = TypeVar("T")
 Concurrency = Annotated[int, Field(ge=1, le=1000)]
 MAX_REPLY = 32 * 2**20
 """Bytes of a reply, decompressed; no sensible one is longer."""
-MAX_DIGITS = 40
-"""Longer integers in a reply are read as floats, which makes an absurd one infinite instead of an error."""
-CONNECT = 10.0
-"""Seconds to connect."""
 RETRIED = {408, 409, 429}
 """HTTP statuses that are retried, besides all from 500 on."""
-OVERLOADED = {429, 503, 529}
 FATAL = {401, 402, 403, 404, 405}
 """Statuses that every further request would get too: key, payment, permission, unknown model or route."""
 LONGEST_WAIT = 300.0
@@ -82,8 +77,8 @@ def clean(text: str) -> str:
 
 def parse(content: bytes) -> Any:
     """JSON, including the NaN and Infinity that some servers write as log-probabilities; `None` if it is not JSON."""
-    try:
-        return json.loads(content, parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else float(digits))
+    try:  # an absurdly long integer is read as a float, which makes it infinite instead of an error
+        return json.loads(content, parse_int=lambda digits: int(digits) if len(digits) <= 40 else float(digits))
     except (ValueError, RecursionError):
         return None
 
@@ -125,7 +120,7 @@ def refusal(response: Response) -> Retry | Failure:
     status = response.status
     failure = Failure(f"HTTP {status}", message_of(response.content), kind="row")
     if status in RETRIED or status >= 500:
-        return Retry(str(failure), retry_after(response.retry_after), overloaded=status in OVERLOADED)
+        return Retry(str(failure), retry_after(response.retry_after), overloaded=status in (429, 503, 529))
     return replace(failure, kind="fatal") if status in FATAL or status < 400 else failure
 
 
@@ -200,7 +195,7 @@ class Client:
             raise MissingExtra("an endpoint", "api") from None
         self._httpx: Any = httpx
         key = os.environ.get(key_env, "").strip() if key_env else ""
-        if key_env and not key and (key_needed or self.remote) and not asks_nothing():
+        if key_env and not key and (key_needed or self.remote) and planned_calls.get() is None:  # a dry run needs none
             raise BadInput(f"{use}: {key_env} is not set; it must hold the key (any text if the server checks none)")
         if not re.fullmatch(r"[!-~]*", key):
             raise BadInput(f"{use}: the key in {key_env} contains invalid characters; copy it again")
@@ -209,7 +204,7 @@ class Client:
         self._http: Any = httpx.AsyncClient(
             base_url=self.address,
             headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
-            timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT)),
+            timeout=httpx.Timeout(timeout, connect=min(timeout, 10.0)),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=concurrency),
             # to this machine without proxies, and nowhere along redirects, so that texts do not leave it
             trust_env=self.remote,
@@ -314,11 +309,6 @@ class Budget:
     max_usd: float | None = None
     spent: float = 0.0
 
-    def used_up(self) -> str:
-        """In words; empty while it is not."""
-        reached = self.max_usd is not None and self.spent >= self.max_usd
-        return f"${self.spent:.4f} of ${self.max_usd:.4f}" if reached else ""
-
     def charge(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Count one reply; returns what it cost."""
         cost = (prompt_tokens * self.usd_in + completion_tokens * self.usd_out) / 1e6
@@ -331,9 +321,6 @@ def tokens_of(*texts: str) -> int:
     return math.ceil(sum(map(len, texts)) / 4)
 
 
-VENDOR = "https://api.openai.com/v1"
-MOST_TOKENS = 10**9
-"""No request has more; a larger count in a reply is nonsense."""
 ADAPTABLE = ("max_tokens", "temperature", "top_p", "seed", "logprobs", "top_logprobs")
 """Parameters that some models reject; the request is sent again without them, `max_tokens` under its newer name."""
 REJECTION = re.compile(
@@ -376,7 +363,7 @@ class Endpoint:
         if reserved := self._extra.keys() & request_body(model, Request(())).keys():
             raise BadSpec(f"openai: extra_body must not contain {', '.join(sorted(reserved))}, which prb sets itself")
         self._client = Client(
-            base_url or os.environ.get("OPENAI_BASE_URL") or VENDOR,
+            base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1",
             use="openai",
             key_env=key_env,
             key_needed=False,
@@ -393,8 +380,9 @@ class Endpoint:
     async def _attempt(self, request: Request) -> Completion | Failure | Retry:
         """Send; where the model rejects a parameter, send without it, from now on."""
         while True:
-            if limit := self._budget.used_up():
-                return Failure("budget used up", limit, kind="budget")
+            spent, most = self._budget.spent, self._budget.max_usd
+            if most is not None and spent >= most:
+                return Failure("budget used up", f"${spent:.4f} of ${most:.4f}", kind="budget")
             body = request_body(self._model, request, self._rejected, self._extra)
             response = await self._client.exchange("POST", "/chat/completions", body)
             if not isinstance(response, Response):
@@ -410,8 +398,11 @@ class Endpoint:
             self._rejected |= {named[0]}
 
     def _read(self, request: Request, content: bytes) -> Completion | Failure | Retry:
-        data = parse(content)
-        usage = usage_of(data)
+        data, usage = parse(content), None
+        match data:  # counts that are missing or cannot be true are estimated, so that no server sets our costs
+            case {"usage": {"prompt_tokens": read, "completion_tokens": written}}:
+                if all(type(tokens) is int and 0 <= tokens <= 10**9 for tokens in (read, written)):
+                    usage = read, written
         match data:
             case {"choices": [{"message": {"content": str() | None} | {"refusal": str()} as message} as choice, *_]}:
                 pass
@@ -467,12 +458,3 @@ def request_body(
     if "max_tokens" in rejected:
         body["max_completion_tokens"] = sampling.max_tokens
     return {**extra, **{key: value for key, value in body.items() if key not in rejected}}
-
-
-def usage_of(data: Any) -> tuple[int, int] | None:
-    """Prompt and completion tokens; `None` if they are missing or cannot be true, so that no server sets our costs."""
-    match data:
-        case {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}:
-            if all(type(count) is int and 0 <= count <= MOST_TOKENS for count in (prompt, completion)):
-                return prompt, completion
-    return None

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Tokens = list[int]
 
-LAST = 16
-"""Tokens at the end of a prompt among which an opening tag of thinking is looked for."""
 NEVER = -float("inf")
 SHARED = 0.4
 """The share of a prompt that must be another one's beginning, too, for the two to be read together."""
@@ -142,7 +140,8 @@ class Transformers:
         sampling = request.sampling
         generator = torch.Generator().manual_seed(sampling.seed % 2**63) if sampling.temperature > 0 else None
         limit = max(1, min(sampling.max_tokens, self.context - len(prompt)))
-        return Row(request, prompt, limit, generator, begun=opened_by(self._tokenizer.decode(prompt[-LAST:])))
+        end = self._tokenizer.decode(prompt[-16:])  # where a template may open the thinking
+        return Row(request, prompt, limit, generator, begun=opened_by(end))
 
     def prompt_tokens(self, chat: Chat) -> Tokens | Failure:
         try:
@@ -216,7 +215,8 @@ def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:
     falling, tokens = (logits / sampling.temperature).sort(descending=True)
     share = falling.softmax(-1)
     before = share.cumsum(-1) - share
-    return int(tokens[scores[tokens].masked_fill((before >= sampling.top_p) & (before > 0), NEVER).argmax()])
+    unlikely = (before >= sampling.top_p) & (before > 0)
+    return int(tokens[scores[tokens].masked_fill(unlikely, NEVER).argmax()])
 
 
 def gumbel(size: int, generator: Generator) -> Tensor:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import count
 from typing import Literal
 
 from prb.types import Choice, Post, Query, Turn
 
 PolicyPrompt = Literal["prb", "paper"]
+BLANK_LINE = "\n\n"
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -29,18 +31,16 @@ def quote(name: str, text: str) -> str:
 
     The code depends on nothing else, so equal beginnings of prompts stay equal and servers can reuse them.
     """
-    code = _code(text)
-    return f"<<{name} {code}>>\n{text}\n<<end of {name} {code}>>"
+    for salt in count():
+        code = hashlib.blake2b(f"{salt}:{text}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+        if code not in text:
+            return f"<<{name} {code}>>\n{text}\n<<end of {name} {code}>>"
+    raise AssertionError
 
 
 def with_material(template: str, **fields: str) -> str:
     """A prompt with quoted texts: first how to treat them, then the filled template."""
     return f"{load('material').strip()}\n\n{fill(template.strip(), **fields)}"
-
-
-def _code(text: str, salt: int = 0) -> str:
-    code = hashlib.blake2b(f"{salt}:{text}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-    return _code(text, salt + 1) if code in text else code
 
 
 @cache
@@ -57,13 +57,13 @@ def render(query: Query) -> str:
         return query.question  # the user's bare message, as reward models were trained on it and others score it
     parts = []
     if query.posts:
-        parts.append(fill(load("posts"), posts=_joined(post.text for post in query.posts)))
+        parts.append(fill(load("posts"), posts=BLANK_LINE.join(post.text for post in query.posts)))
     if query.choices:
-        parts.append(fill(load("choices"), choices=_joined(map(choice_text, query.choices))))
+        parts.append(fill(load("choices"), choices=BLANK_LINE.join(map(choice_text, query.choices))))
     if query.plan:
         parts.append(fill(load("plan"), aspects="\n".join(f"- {aspect}" for aspect in query.plan)))
     parts.append(fill(load("question"), question=query.question))
-    return "\n\n".join(part.strip() for part in parts)
+    return BLANK_LINE.join(part.strip() for part in parts)
 
 
 def chat(query: Query) -> list[Turn]:
@@ -84,7 +84,7 @@ def flat(query: Query) -> str:
     """The conversation as one text, for models that read no turns."""
     if not query.context:
         return render(query)
-    return _joined(f"{turn.role.capitalize()}: {turn.text}" for turn in chat(query))
+    return BLANK_LINE.join(f"{turn.role.capitalize()}: {turn.text}" for turn in chat(query))
 
 
 def choice_text(choice: Choice) -> str:
@@ -95,11 +95,11 @@ def quoted_history(posts: Sequence[Post], choices: Sequence[Choice]) -> str:
     """What is known of the user as quoted material; empty if nothing is."""
     blocks = []
     if posts:
-        blocks.append(quote("earlier posts of this person, oldest first", _joined(post.text for post in posts)))
+        blocks.append(quote("earlier posts of this person, oldest first", BLANK_LINE.join(post.text for post in posts)))
     if choices:
-        texts = _joined(map(choice_text, choices))
+        texts = BLANK_LINE.join(map(choice_text, choices))
         blocks.append(quote("what this person preferred earlier, oldest first", texts))
-    return _joined(blocks)
+    return BLANK_LINE.join(blocks)
 
 
 def quoted_question(query: Query) -> str:
@@ -107,9 +107,5 @@ def quoted_question(query: Query) -> str:
     question = quote("question", query.question)
     if not query.context:
         return question
-    turns = _joined(f"{turn.role}: {turn.text}" for turn in query.context)
-    return _joined([quote("the conversation before the question", turns), question])
-
-
-def _joined(texts: Iterable[str]) -> str:
-    return "\n\n".join(texts)
+    turns = BLANK_LINE.join(f"{turn.role}: {turn.text}" for turn in query.context)
+    return BLANK_LINE.join([quote("the conversation before the question", turns), question])

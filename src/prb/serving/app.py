@@ -28,8 +28,6 @@ from prb.types import Ask, Choice, Failure, Post, Query, Reward, Role, Turn
 
 log = logging.getLogger("prb.serving")
 
-CLIENT_LEFT = 499
-"""Seen only in metrics."""
 OPENRLHF_PATIENCE = 120.0
 """Seconds that its requests wait for room in the queue. OpenRLHF retries only five times, a second apart, before it
 aborts the training, but waits three minutes for a reply. Other clients get status 429 with Retry-After."""
@@ -151,8 +149,12 @@ def without_end(answer: str) -> str:
 Body = TypeVar("Body", ScoreRequest, RewardRequest)
 
 
-def read_body(kind: type[Body], content: bytes, limits: Limits) -> tuple[Body, list[Ask]]:
+async def read_body(kind: type[Body], request: Request, limits: Limits) -> tuple[Body, list[Ask]]:
     """A request and its asks."""
+    # a web page may send other types to any address without asking first
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "send JSON, with the header Content-Type: application/json")
+    content = await request.body()
     try:
         body = msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
@@ -214,12 +216,6 @@ class Service:
     metrics: Metrics
     limits: Limits
 
-    async def read(self, kind: type[Body], request: Request) -> tuple[Body, list[Ask]]:
-        # a web page may send other types to any address without asking first
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise HTTPException(415, "send JSON, with the header Content-Type: application/json")
-        return read_body(kind, await request.body(), self.limits)
-
     async def score(self, asks: Sequence[Ask], request: Request, patience: float = 0.0) -> list[float | Failure]:
         """The model's results. If the client leaves first, its answers are removed from the queue."""
 
@@ -251,7 +247,7 @@ def make_app(service: Service, *, token: str | None, hosts: Sequence[str] = ()) 
     @app.post("/v1/score")
     async def score(request: Request) -> Response:
         """How good each answer is for this user: higher is better; null and a reason where there is no score."""
-        body, asks = await service.read(ScoreRequest, request)
+        body, asks = await read_body(ScoreRequest, request, service.limits)
         results = await service.score(asks, request)
         if not body.partial:
             all_scores(results)
@@ -261,7 +257,7 @@ def make_app(service: Service, *, token: str | None, hosts: Sequence[str] = ()) 
     @app.post("/get_reward")
     async def get_reward(request: Request) -> Response:
         """The same for OpenRLHF's `--remote_rm_url`."""
-        _, asks = await service.read(RewardRequest, request)
+        _, asks = await read_body(RewardRequest, request, service.limits)
         results = await service.score(asks, request, OPENRLHF_PATIENCE)
         scores = all_scores(results)
         extra_logs = {"cut": [float(cut) for cut in cuts(results)]}
@@ -292,7 +288,7 @@ async def explain(_: Request, error: Exception) -> Response:
         case HTTPException():
             return refusal(error.status_code, error.detail, error.headers)
         case ClientDisconnect():
-            return Response(status_code=CLIENT_LEFT)
+            return Response(status_code=499)  # seen only in metrics
     return refusal(500, "internal error")
 
 

@@ -27,7 +27,6 @@ PATIENCE = 600.0
 TIMEOUT = 600.0
 RETRIED = frozenset({429, 503})
 """Retrying any other status would give the same reply."""
-MAX_PAUSE = 30.0
 MAX_CONNECTIONS = 32
 SHORTEST = "."
 """Stands in for an empty answer, so that there always is a lowest reward."""
@@ -119,11 +118,8 @@ def normalize(query: Any) -> dict[str, Any]:
             return value.tolist()
         raise NoScore(f"a query cannot hold a {type(value).__name__}")
 
-    def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in fields.items() if value is not None}
-
     text = query if isinstance(query, str) else json.dumps(query, default=array)
-    parsed = json.loads(text, object_hook=without_nulls)
+    parsed = json.loads(text, object_hook=lambda fields: {k: v for k, v in fields.items() if v is not None})
     if not isinstance(parsed, dict):
         raise NoScore(f"a query must be a dict with a question, not {type(parsed).__name__}")
     return parsed
@@ -149,7 +145,7 @@ def _post(request: Request, patience: float) -> dict[str, Any]:
             asked = float(seconds) if seconds.isdecimal() else 0.0
         except (OSError, ValueError) as error:  # refused, reset, timed out, or cut short
             reason, asked = str(error) or type(error).__name__, 0.0
-        pause = asked + _JITTER.uniform(0.1, 1) * min(MAX_PAUSE, 0.25 * 2**attempt)  # never before the server says
+        pause = asked + _JITTER.uniform(0.1, 1) * min(30.0, 0.25 * 2**attempt)  # never before the server says
         if time.monotonic() + pause > end:
             raise NoScore(f"{request.full_url}: {reason} (tried for {patience:g} s)")
         time.sleep(pause)

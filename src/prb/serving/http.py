@@ -13,10 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prb.errors import BadInput
 
-KEEP_ALIVE_SECONDS = 75
-"""Longer than the idle timeout of common proxies (60 s), so that the proxy closes first."""
-MAX_HEADERS = 32 * 1024
-"""Bytes of a request's headers."""
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
 
@@ -94,7 +90,7 @@ class Server(uvicorn.Server):
         settings = uvicorn.Config(
             app,
             http="h11",
-            h11_max_incomplete_event_size=MAX_HEADERS,
+            h11_max_incomplete_event_size=32 * 1024,  # bytes of headers
             limit_concurrency=connections,
             proxy_headers=bool(proxies),
             forwarded_allow_ips=list(proxies),
@@ -104,7 +100,7 @@ class Server(uvicorn.Server):
             lifespan="off",
             ws="none",
             server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_keep_alive=75,  # more than the 60 s of common proxies, so that the proxy closes first
             timeout_graceful_shutdown=grace,
         )
         super().__init__(settings)

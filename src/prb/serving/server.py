@@ -35,8 +35,6 @@ from prb.work import OUT_OF_MEMORY, checked_reward, compute_in_halves, is_out_of
 log = logging.getLogger("prb.serving")
 
 TOKEN_VARIABLE = "PRB_SERVE_TOKEN"  # noqa: S105 - the name of a variable
-SPARE_CONNECTIONS = 256
-"""How many more connections than answers in queue and batch may be open: idle, or with a body still arriving."""
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Score = Callable[[Sequence[Ask]], Sequence[float | Failure]]
 
@@ -44,9 +42,6 @@ MODEL_ERROR = "model error"
 """Reason of a failure where the model raised an exception."""
 PATIENCE = 0.1
 """Share of its scoring time that a batch may wait for more answers."""
-MAX_RETRY_SECONDS = 60
-ROOM_POLL = 0.05
-"""Seconds between checks of a full queue."""
 
 
 @config
@@ -123,7 +118,7 @@ def serve(
         service = Service(config.model, scorer.fingerprint, batcher, metrics, limits)
         app = make_app(service, token=token, hosts=[config.host])
         started = Ready(http.url_of(listener), config.model, scorer.fingerprint)
-        connections = limits.queue + limits.batch + SPARE_CONNECTIONS
+        connections = limits.queue + limits.batch + 256  # spare ones: idle, or with a body still arriving
         server = http.Server(app, ready=lambda: ready(started), connections=connections)
         server.run(sockets=[listener])
         if server.force_exit:
@@ -195,14 +190,14 @@ class Batcher:
             except Overloaded:
                 if time.monotonic() >= end:
                     raise
-            await asyncio.sleep(ROOM_POLL)
+            await asyncio.sleep(0.05)
 
     def submit(self, asks: Sequence[Ask]) -> list[Future[float | Failure]]:
         """Accepts all of them or none."""
         futures = []
         with self._condition:
             if len(self._waiting) + len(asks) > self._limits.queue:
-                raise Overloaded(min(MAX_RETRY_SECONDS, max(1, math.ceil(self._pace * len(self._waiting)))))
+                raise Overloaded(min(60, max(1, math.ceil(self._pace * len(self._waiting)))))
             for ask in asks:
                 self._arrivals += 1
                 future: Future[float | Failure] = Future()
