@@ -264,7 +264,7 @@ def test_every_margin_is_in_one_bin_and_bins_do_not_overlap(values):
 
 def test_too_few_clusters_are_not_measured():
     rows = np.ones((9, 2))
-    assert blind_margins(rows, -rows, [str(n) for n in range(9)], folds=5) is None
+    assert blind_margins(rows, -rows, [str(n) for n in range(9)]) is None
 
 
 def test_a_feature_that_gives_chosen_away_is_found_out_of_fold():
@@ -351,16 +351,16 @@ def test_mirror_twins_cancel(answers):
 
 def test_a_fitted_learner_has_a_wider_interval_by_hand():
     # five folds: 1 + 5/4 = 9/4 times the variance, so 3/2 times the width
-    found = widened(Estimate(value=0.6, low=0.5, high=0.66, n=80), 5)
+    found = widened(Estimate(value=0.6, low=0.5, high=0.66, n=80))
     assert (found.value, found.low, found.high, found.n) == (0.6, pytest.approx(0.45), pytest.approx(0.69), 80)
-    assert widened(Estimate(value=0.9, low=0.1, high=1.0, n=8), 2).low == 0.0
+    assert widened(Estimate(value=0.9, low=0.1, high=1.0, n=8)).low == 0.0
     exact = Estimate(value=0.5, low=0.5, high=0.5, n=80)
-    assert widened(exact, 5) == exact
+    assert widened(exact) == exact
 
 
 def test_the_room_above_a_learner_is_as_uncertain_as_the_learner():
     gap = Difference(value=0.2, low=0.1, high=0.3, p=0.01, n=80, dropped=0, test="sign-flip")
-    found = room_above(gap, Estimate(value=0.6, low=0.5, high=0.66, n=80), 5)
+    found = room_above(gap, Estimate(value=0.6, low=0.5, high=0.66, n=80))
     # below: 0.1² and what 3/2 of the learner's upper half width 0.06 adds to it, 5/4 · 0.06²
     assert found.low == pytest.approx(0.2 - (0.01 + 1.25 * 0.0036) ** 0.5)
     assert found.high == pytest.approx(0.2 + (0.01 + 1.25 * 0.01) ** 0.5)

@@ -73,13 +73,16 @@ def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, see
     value = 0.0 if exact else float(delta.mean())
     limit = 1.0 if min(a.min(), b.min()) >= 0 and max(a.max(), b.max()) <= 1 else np.inf
     error = clustered_stderr(delta, groups)
-    ends: tuple[float | None, float | None]
+    ends: tuple[float | None, float | None] = (-limit, limit) if np.isfinite(limit) else (None, None)
     if exact:
         ends = value, value
     elif groups.ndim == 1:
         ends = inverted_interval(totals(delta, groups), p, midp=test == MIDP, limit=limit, seed=seed)
     else:
-        ends = crossed_interval(delta, groups, limit)
+        spread, freedom = crossed_error(delta, groups)
+        half = t95(freedom) * spread
+        if np.isfinite(half) and half:
+            ends = max(-limit, value - half), min(limit, value + half)
     hopeless = ends in ((-limit, limit), (None, None))  # so few clusters that nothing can be significant
     return Difference(
         value=value,
@@ -124,14 +127,6 @@ def crossed_p(delta: Floats, clusters: Ints) -> tuple[float, str]:
         return 1.0, UNTESTED
     error, freedom = crossed_error(delta, clusters)
     return float(2 * stdtr(freedom, -abs(delta.mean()) / error)), T_TEST
-
-
-def crossed_interval(delta: Floats, clusters: Ints, limit: float) -> tuple[float | None, float | None]:
-    error, freedom = crossed_error(delta, clusters)
-    mean, half = float(delta.mean()), t95(freedom) * error
-    if not (np.isfinite(half) and half):
-        return (-limit, limit) if np.isfinite(limit) else (None, None)
-    return max(-limit, mean - half), min(limit, mean + half)
 
 
 def inverted_interval(
