@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from heapq import heapreplace
 from itertools import chain, islice
+from pathlib import PurePosixPath
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ import numpy as np
 
 from prb.config import HistoryKind
 from prb.data.schema import BUILD, Task, listed, prepared, row_problems, to_choices, to_posts
-from prb.data.source import BadRow, RawRow, Source, Spool, open_source, subset_of
+from prb.data.source import SPLITS, BadRow, RawRow, Source, Spool, open_source
 from prb.errors import BadData, BadInput, Problem
 from prb.hashing import draw
 from prb.stats.estimate import components, links_by_text
@@ -92,18 +93,14 @@ class Index:
         twins = array("l", (new_position.get(self.twins[n], -1) for n in rows))
         return Index(**columns, twins=twins, clustered_by=self.clustered_by)
 
-    def together(self) -> list[str]:
-        """For each row, a name that only its twin shares: such rows are taken together or not at all."""
-        rows = zip(self.ids, self.twins, strict=True)
-        return [id_ if twin < 0 else min(id_, self.ids[twin]) for id_, twin in rows]
-
     def sample(self, limit: int | None, among: Sequence[int] | None = None) -> list[int]:
         """Positions of the rows that a limit takes, of all rows or `among` these; see `sample_rows`."""
         rows = range(len(self)) if among is None else among
         if limit is None or limit >= len(rows):
             return list(rows)
-        together = self.together()
-        return [rows[n] for n in sample_rows([together[n] for n in rows], [self.clusters[n] for n in rows], limit)]
+        # a name that only the twin shares: such rows are taken together or not at all
+        together = [min(self.ids[n], self.ids[self.twins[n]]) if self.twins[n] >= 0 else self.ids[n] for n in rows]
+        return [rows[n] for n in sample_rows(together, [self.clusters[n] for n in rows], limit)]
 
 
 class Shard(NamedTuple):
@@ -322,7 +319,8 @@ class Dataset:
         """
         seen: Counter[str] = Counter()
         for ordinal, row, _ in self._rows():
-            subset = subset_of(row.place)
+            path = PurePosixPath(row.place)  # `Art/test-00000-of-00002.parquet` and `Art/test` are of `Art`
+            subset = str(path.parent) if path.name.startswith(SPLITS) else row.place
             if self._sampled is None or ordinal in self._sampled:
                 yield subset, seen[subset]
             seen[subset] += 1
@@ -405,17 +403,18 @@ class Scan:
         self._ordinals = array("l")
         self._places: list[str] = []
         self._lines = array("l")
-        self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
-        """Mirror rows by id: the twin's id and the `mirror_key`."""
+        self._mirrors: dict[str, tuple[str, tuple[int, int], int]] = {}
+        """Mirror rows by id: the twin's id, hashes of the conversation and of all answers, which twins have in common,
+        and one of the right answers, which they have not."""
         digest = hashlib.sha256()
         for ordinal, row in enumerate(source.rows()):
             digest.update(row.raw)
             if reasons := self._add(ordinal, row):
                 self.bad[ordinal] = [Problem(row.place, row.line, reason) for reason in reasons]
         self.fingerprint = digest.hexdigest()
-        for row_id, (twin, (*same, right)) in self._mirrors.items():
+        for row_id, (twin, same, right) in self._mirrors.items():
             n, reason = self.ids[row_id], ""
-            back, (*other, other_right) = self._mirrors.get(twin, ("", (0, 0, 0)))
+            back, other, other_right = self._mirrors.get(twin, ("", (0, 0), 0))
             if back != row_id or twin == row_id:
                 reason = "is no other row without errors that points back"
             elif same != other or right == other_right or self.splits[n] != self.splits[self.ids[twin]]:
@@ -459,7 +458,10 @@ class Scan:
         for column, value in zip(columns, (*lengths, *counts, *map(hash_text, keys)), strict=True):
             column.append(value)
         if "mirror" in data:
-            self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)
+            turns = "\0".join((*(turn["text"] for turn in data.get("context", ())), data["question"]))
+            answers = "\0".join(sorted({*sides[0], *sides[1]}))
+            right = "\0".join(sorted(set(sides[0])))
+            self._mirrors[row_id] = str(data["mirror"]), (hash_text(turns), hash_text(answers)), hash_text(right)
         return []
 
     def select(
@@ -473,7 +475,7 @@ class Scan:
         ]
         if not positions:
             raise BadInput("no rows without errors" + (f" in split {split!r}" if split else ""))
-        twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, _) in self._mirrors.items() if twin in self.ids]
+        twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, *_) in self._mirrors.items() if twin in self.ids]
         cluster_of, clustered_by = self._clusters(positions, twins)
         users = self._index.users
         full = replace(
@@ -523,14 +525,3 @@ class Scan:
 def hash_text(text: str) -> int:
     """The same in every process, unlike `hash`."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
-
-
-def mirror_key(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Hashes of conversation, answers and right answers: of twins the first two are equal and the third is not."""
-    chosen = listed(row["chosen"])
-    turns = [turn["text"] for turn in row.get("context", ())]
-    return (
-        hash_text("\0".join((*turns, row["question"]))),
-        hash_text("\0".join(sorted({*chosen, *listed(row["rejected"])}))),
-        hash_text("\0".join(sorted(set(chosen)))),
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -45,9 +45,8 @@ BATCH = 1000
 
 def convert(source: Source, target: Path) -> int:
     """Write all rows of a source, whatever their split, and return their number. The file appears when complete."""
-    writer = next((write for ending, write in WRITERS.items() if target.name.endswith(ending)), None)
-    if writer is None:
-        raise BadInput(f"{target}: unknown format; known formats are {', '.join(WRITERS)}")
+    if not target.name.endswith((".jsonl", ".parquet")):
+        raise BadInput(f"{target}: unknown format; known formats are .jsonl, .parquet")
     if not target.parent.exists():
         raise BadInput(f"{target.parent} does not exist")
 
@@ -60,17 +59,15 @@ def convert(source: Source, target: Path) -> int:
 
     try:
         with draft(target) as part:
-            return writer(rows(), part)
+            if target.name.endswith(".parquet"):
+                return _write_parquet(rows(), part)
+            count = 0
+            with part.open("wb") as file:
+                for count, row in enumerate(rows(), 1):  # noqa: B007 - the last number is the count
+                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+            return count
     except orjson.JSONEncodeError as error:
         raise BadInput(f"{source.name} holds a value that cannot be written as JSON: {error}") from None
-
-
-def _write_jsonl(rows: Iterator[Row], path: Path) -> int:
-    count = 0
-    with path.open("wb") as file:
-        for count, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
-            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
-    return count
 
 
 def _write_parquet(rows: Iterator[Row], path: Path) -> int:
@@ -87,12 +84,6 @@ def _write_parquet(rows: Iterator[Row], path: Path) -> int:
             writer.write_table(pa.Table.from_pylist([fold(row) for row in batch], schema=schema))
             count += len(batch)
     return count
-
-
-WRITERS: dict[str, Callable[[Iterator[Row], Path], int]] = {
-    ".jsonl": _write_jsonl,
-    ".parquet": _write_parquet,
-}
 
 
 def fold(row: Row) -> Row:

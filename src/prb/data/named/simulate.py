@@ -148,7 +148,13 @@ def truth(spec: str | World) -> NDArray[np.float64]:
 
 def bayes_accuracy(spec: str | World, split: str | None = None) -> float:
     """The highest accuracy to expect, by a judge who knows every taste: the expectation over labels on these pairs."""
-    best = [max(c.probability, 1 - c.probability) for c in contests(world_of(spec), split)]
+    world, best = world_of(spec), list[float]()
+    for user in range(world.persons):
+        weights = taste(world, user)
+        for number in range(world.pairs):
+            if split in (None, world.split_of(user, number)):
+                chance = contest(world, user, number, weights).probability
+                best.append(max(chance, 1 - chance))
     if not best:
         raise BadSpec(f"this world has no rows in split {split!r}")
     return math.fsum(best) / len(best)
@@ -202,15 +208,6 @@ def contest(world: World, user: int, number: int, weights: Vector) -> Contest:
     if luck < p:
         return Contest(user, number, first, second, p, False)
     return Contest(user, number, second, first, 1 - p, True)
-
-
-def contests(world: World, split: str | None = None) -> Iterator[Contest]:
-    """Every labeled pair as numbers, in the order of the rows, without any text."""
-    for user in range(world.persons):
-        weights = taste(world, user)
-        for number in range(world.pairs):
-            if split in (None, world.split_of(user, number)):
-                yield contest(world, user, number, weights)
 
 
 def preference(weights: Vector, first: Sequence[int], second: Sequence[int], noise: float) -> float:
