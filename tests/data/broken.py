@@ -141,9 +141,7 @@ BROKEN: dict[str, Broken] = {
         says=[f"`mirror` 't5b' {UNSWAPPED}", (3, f"`mirror` 't5a' {UNSWAPPED}")],
     ),
     "mirror in another split": between(
-        *_twins(split="train"),
-        says=[f"`mirror` 't5b' {UNSWAPPED}", (3, f"`mirror` 't5a' {UNSWAPPED}")],
-        split="test",
+        *_twins(split="train"), says=[f"`mirror` 't5b' {UNSWAPPED}", (3, f"`mirror` 't5a' {UNSWAPPED}")], split="test"
     ),
     "broken JSON": between(b'{"id": "r2",,}\n', says=["broken JSON: "]),
     "cut JSON": between(line(sound(2))[:-20] + b"\n", says=["broken JSON: "]),

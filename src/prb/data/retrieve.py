@@ -71,13 +71,7 @@ class ChoiceSelection(NamedTuple):
 
 
 def top_choices(
-    question: str,
-    answers: Sequence[str],
-    choices: Sequence[Choice],
-    rank: Ranker,
-    *,
-    k: int,
-    budget: int | None = None,
+    question: str, answers: Sequence[str], choices: Sequence[Choice], rank: Ranker, *, k: int, budget: int | None = None
 ) -> ChoiceSelection:
     """The k past choices whose questions are closest to this one, without those that would leak its label."""
     leaks = leaking_choices(question, answers, choices)

@@ -371,12 +371,7 @@ SCALES = {
 
 @DATASETS.register("personalllm")
 def personalllm(
-    path: str,
-    *,
-    users: Count = 1000,
-    raters: Count = 1,
-    alpha: Annotated[float, Field(gt=0)] = 0.01,
-    voting: Voting,
+    path: str, *, users: Count = 1000, raters: Count = 1, alpha: Annotated[float, Field(gt=0)] = 0.01, voting: Voting
 ) -> Source:
     """The best of eight answers for a user who weighs ten reward models: simulated users, real reward models.
 

@@ -46,8 +46,7 @@ def polis(*, conversation: str = "*", voting: PollVoting, path: str = "") -> Sou
         and not any(fnmatchcase(folder.name, pattern) for pattern in excluded)
     ]
     return PollSource(
-        lambda: (p for f in selected for p in collect(_polis_ballots(f), place=f"{f.name}/{MATRIX}")),
-        voting,
+        lambda: (p for f in selected for p in collect(_polis_ballots(f), place=f"{f.name}/{MATRIX}")), voting
     )
 
 

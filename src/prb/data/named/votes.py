@@ -11,16 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from prb.data.schema import (
-    about,
-    conversation,
-    converted,
-    field,
-    identifier,
-    items,
-    messages_or_text,
-    text,
-)
+from prb.data.schema import about, conversation, converted, field, identifier, items, messages_or_text, text
 from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, open_rows
 from prb.data.votes import Ballot, Poll, PollSource, PollVoting, Vote, VoteSource, collect
 from prb.errors import BadSpec
