@@ -43,16 +43,6 @@ RIDGE = 100.0
 """scikit-learn's inverse of the penalty."""
 
 
-def test_a_regression_on_two_lengths_by_hand():
-    # ratios ±1 have standard deviation 1; longer wins 3 of 4, shorter 1 of 4. By symmetry the intercept is 0, and
-    # the slope solves 8·(¾ − σ(w)) = w / ridge, just below ln 3
-    ratio, won = floats(1, 1, 1, 1, -1, -1, -1, -1), floats(1, 1, 1, 0, 0, 0, 0, 1)
-    equal, slope = logistic(ratio, won)
-    assert equal == pytest.approx(0.5, abs=1e-6)
-    assert slope == pytest.approx(brentq(lambda w: 8 * (0.75 - expit(w)) - w / RIDGE, 0, 5), abs=1e-4)
-    assert slope == pytest.approx(math.log(3), abs=0.01)
-
-
 def test_the_intercept_is_read_at_equal_length_not_at_the_mean_length():
     # all chosen answers are longer: log ratio 1 wins ½, 3 wins 0.9. The line of log odds 0 … ln 9 falls by ln 9 over
     # two units, so at 0 it is −ln 9/2 = −ln 3: a share of ¼
@@ -98,11 +88,7 @@ def test_length_bias_by_hand():
     assert found["chosen_shorter"] == share(floats(0, 0), ints(2, 3)).as_dict()
     assert found["slope"] > 1
     assert found["accuracy_at_equal_length"] > 0.5
-
-
-@pytest.mark.parametrize("rows", [0, 3])
-def test_nothing_answered_shows_no_length_bias(rows):
-    assert length_bias(np.full(rows, NAN), np.arange(rows), np.full(rows, 9.0), np.full(rows, 3.0)) is None
+    assert length_bias(won[5:], ints(5), chosen[5:], rejected[5:]) is None  # nothing was answered
 
 
 def test_position_bias_by_hand():
