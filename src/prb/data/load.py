@@ -86,21 +86,23 @@ class Index:
                 return array(column.typecode, (column[n] for n in rows)) if column else column
             return [column[n] for n in rows]
 
-        columns = {
-            f.name: taken(getattr(self, f.name)) for f in fields(self) if f.name not in ("twins", "clustered_by")
-        }
+        columns = {f.name: taken(getattr(self, f.name)) for f in fields(self) if f.name != "clustered_by"}
         new_position = {old: new for new, old in enumerate(rows)} if max(self.twins, default=-1) >= 0 else {}
-        twins = array("l", (new_position.get(self.twins[n], -1) for n in rows))
-        return Index(**columns, twins=twins, clustered_by=self.clustered_by)
+        columns["twins"] = array("l", (new_position.get(twin, -1) for twin in columns["twins"]))
+        return Index(**columns, clustered_by=self.clustered_by)
+
+    def together(self) -> list[str]:
+        """For each row, a name that only its twin shares: such rows are taken together or not at all."""
+        rows = zip(self.ids, self.twins, strict=True)
+        return [id_ if twin < 0 else min(id_, self.ids[twin]) for id_, twin in rows]
 
     def sample(self, limit: int | None, among: Sequence[int] | None = None) -> list[int]:
         """Positions of the rows that a limit takes, of all rows or `among` these; see `sample_rows`."""
         rows = range(len(self)) if among is None else among
         if limit is None or limit >= len(rows):
             return list(rows)
-        # a name that only the twin shares: such rows are taken together or not at all
-        together = [min(self.ids[n], self.ids[self.twins[n]]) if self.twins[n] >= 0 else self.ids[n] for n in rows]
-        return [rows[n] for n in sample_rows(together, [self.clusters[n] for n in rows], limit)]
+        together = self.together()
+        return [rows[n] for n in sample_rows([together[n] for n in rows], [self.clusters[n] for n in rows], limit)]
 
 
 class Shard(NamedTuple):

@@ -32,7 +32,6 @@ PASSING = 0.5
 """The share of annotators over whom a judge must win."""
 NUISANCE = 1e-3
 """Berger and Boos: the chance that the interval of a nuisance parameter misses it, which is added to p."""
-GRID = 101
 MIN_CHECKS = 0.5
 """Annotators who pass a smaller share of their attention checks are left out."""
 
@@ -282,7 +281,7 @@ def exact_p(behind: Ints, epsilon: float) -> float:
 
     n, total, moved = len(behind), int(behind.sum()), int(np.count_nonzero(behind))
     low, high = binomtest(moved, n).proportion_ci(1 - NUISANCE)
-    shares = np.linspace(max(epsilon, low), max(epsilon, high), GRID)
+    shares = np.linspace(max(epsilon, low), max(epsilon, high), 101)
     largest = max(_sum_at_most(total, n, (share + epsilon) / 2, (share - epsilon) / 2) for share in shares)
     return min(1.0, largest + NUISANCE)
 

@@ -29,8 +29,6 @@ rows / training rows (Nadeau & Bengio 2003, doi:10.1023/A:1024068626366)."""
 BINS = 10
 PENALTY = np.diag([0.0, 0.01])
 """On the slope of the length regression: so weak that it only keeps separable data finite."""
-NEWTON = 100
-"""Steps; usually six are enough."""
 MIN_PAIRS = 10
 """A word is tested if it distinguishes the two answers in at least this many pairs."""
 
@@ -70,7 +68,7 @@ def logistic(ratio: Floats, credit: Floats) -> tuple[float | None, float | None]
         return float((np.logaddexp(0, logits) - credit * logits).sum() + weights @ PENALTY @ weights / 2)
 
     weights = np.zeros(2)
-    for _ in range(NEWTON):
+    for _ in range(100):  # usually six are enough
         chance = expit(design @ weights)
         gradient = design.T @ (chance - credit) + PENALTY @ weights
         step = np.linalg.solve((design * (chance * (1 - chance))[:, None]).T @ design + PENALTY, gradient)

@@ -76,9 +76,7 @@ def prism(path: str) -> Source:
     conversations = main_file(path, "prism", "conversations.jsonl")
     survey = conversations.with_name("survey.jsonl")
 
-    @cache
-    def surveys() -> dict[str, Row]:
-        return {str(row["user_id"]): row for row in table(survey, "user_id")} if survey.is_file() else {}
+    surveys = cache(lambda: {str(row["user_id"]): row for row in table(survey, "user_id")} if survey.is_file() else {})
 
     @cache
     def messages() -> dict[str, list[tuple[str, dict[str, str]]]]:

@@ -258,11 +258,12 @@ class Composed:
         def part(items: list[Row], together: int = 1) -> list[Row]:
             return [item for n, item in enumerate(items) if n // together % 2 == half - 1]
 
-        def pole(whole: Row) -> Row:
-            return {**whole, "evidence": part(whole["evidence"], 2), "exceptions": part(whole["exceptions"])}
-
         for name, axis in axes.items():
-            axes[name] = {**axis, "poles": list(map(pole, axis["poles"])), "questions": part(axis["questions"])}
+            poles = [
+                {**pole, "evidence": part(pole["evidence"], 2), "exceptions": part(pole["exceptions"])}
+                for pole in axis["poles"]
+            ]
+            axes[name] = {**axis, "poles": poles, "questions": part(axis["questions"])}
         return bank._replace(axes=axes, neutral=part(bank.neutral))
 
     def lessons(self) -> Iterator[Lesson]:

@@ -18,8 +18,6 @@ from prb.errors import BadSpec
 
 TIES = ("", "tie")
 OPINIONS = {"agree": 1.0, "like": 1.0, "1": 1.0, "disagree": -1.0, "dislike": -1.0, "-1": -1.0, "pass": 0.0, "0": 0.0}
-ASKED_OF_USER = "Which statement does this user agree with?"
-"""The question of votes on items without a topic."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ def _ballots_on_items(columns: Columns, row: Row, at: RawRow) -> Iterator[Ballot
     if opinion is None:
         raise BadRow(f"`{column}` is {value!r}; known are {', '.join(OPINIONS)}")
     yield Ballot(
-        question=text(row, columns.prompt) if row.get(columns.prompt) else ASKED_OF_USER,
+        question=text(row, columns.prompt) if row.get(columns.prompt) else "Which statement does this user agree with?",
         user=user,
         item=text(row, columns.item).strip(),
         value=opinion,
