@@ -201,8 +201,13 @@ def subset_sums(clusters: Floats, draws: int, seed: int) -> Floats:
     return sums
 
 
-def bootstrap(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> Floats:
-    """Means of resamples of whole clusters (Field & Welsh 2007, doi:10.1111/j.1467-9868.2007.00593.x)."""
+def bootstrap_interval(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> tuple[float, float] | tuple[None, None]:
+    """95 % percentile interval of the mean; unknown from a single cluster.
+
+    From resamples of whole clusters (Field & Welsh 2007, doi:10.1111/j.1467-9868.2007.00593.x).
+    """
+    if len(sums.sums) < 2:
+        return None, None
     kinds, counts = np.unique(np.column_stack([sums.sums, sums.sizes]), axis=0, return_counts=True)
     rng = np.random.default_rng(seed)
     step = max(1, _CHUNK // len(kinds))
@@ -210,14 +215,7 @@ def bootstrap(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> Floats:
     for start in range(0, draws, step):
         drawn = rng.multinomial(counts.sum(), counts / counts.sum(), size=min(step, draws - start))
         means.append((drawn @ kinds[:, 0]) / (drawn @ kinds[:, 1]))
-    return np.concatenate(means)
-
-
-def bootstrap_interval(sums: Totals, *, seed: int = 0) -> tuple[float | None, float | None]:
-    """95 % percentile interval; unknown from a single cluster."""
-    if len(sums.sums) < 2:
-        return None, None
-    low, high = np.quantile(bootstrap(sums, seed=seed), [0.025, 0.975])
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return float(low), float(high)
 
 
