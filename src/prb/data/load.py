@@ -12,7 +12,7 @@ import hashlib
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from heapq import heapreplace
@@ -164,23 +164,20 @@ def sample_rows(together: Sequence[str], clusters: Sequence[str], limit: int, se
 
 
 class History(NamedTuple):
-    """What is known of a user."""
-
     posts: Sequence[Post]
     choices: tuple[Choice, ...] = ()
 
 
-def history_digests(history: History) -> tuple[int, int]:
+def history_digests(posts: Iterable[Post], choices: Iterable[Choice]) -> tuple[int, int]:
     """Of the posts and of the past choices; 0 where there are none."""
-    posts, choices = "\0".join(post.text for post in history.posts), "\0".join(chain(*history.choices))
-    return hash_text(posts) if posts else 0, hash_text(choices) if choices else 0
+    written, chosen = "\0".join(post.text for post in posts), "\0".join(chain(*choices))
+    return hash_text(written) if written else 0, hash_text(chosen) if chosen else 0
 
 
 class Users:
     """The history of any user, spooled to a temporary file and read back one user at a time."""
 
-    def __init__(self, keep: bool = False) -> None:
-        self.keep = keep
+    def __init__(self) -> None:
         self.names: list[str] = []
         """Users with a history, sorted, so that a draw does not depend on the order of the file."""
         self.cluster_of: Mapping[str, str] = {}
@@ -195,15 +192,13 @@ class Users:
 
     def add(self, user: str, row: Mapping[str, Any]) -> None:
         """Keep what a row says of its user: what they ask about, and the first history that is not empty."""
-        if not self.keep:
-            return
         split = row.get("split")
         for kind in ("topic", "category"):
             if row.get(kind):
                 self._asking.setdefault((split, kind, row[kind]), set()).add(user)
         history = {"profile": row.get("profile", []), "choices": row.get("choices", [])}
         if any(history.values()) and (split, user) not in self._kept:
-            digests = history_digests(History(to_posts(history), to_choices(history)))
+            digests = history_digests(to_posts(history), to_choices(history))
             self._kept[split, user] = self._histories.add(history), digests
 
     def of_split(self, split: str | None, cluster_of: Mapping[str, str]) -> Users:
@@ -244,7 +239,7 @@ class Users:
         """Whether the donor's history, as far as it is shown, is another one than the item's own."""
         if donor == item.user:
             return False
-        own, lent = history_digests(History(item.profile, item.choices)), self._of[donor][1]
+        own, lent = history_digests(item.profile, item.choices), self._of[donor][1]
         shown = {"posts": (0,), "choices": (1,), "both": (0, 1)}[kind]
         return any(own[part] != lent[part] for part in shown) or not any(own[part] for part in shown)
 
@@ -276,7 +271,6 @@ class Dataset:
 
     @property
     def left_out(self) -> int:
-        """How many rows `skip_bad` left out."""
         return len({(problem.place, problem.line) for problem in self.problems})
 
     @property
@@ -394,13 +388,13 @@ class Scan:
     """The first pass over a source. Columns run over all good rows; `select` cuts out a split."""
 
     def __init__(self, source: Source, task: Task = "pairs", donors: bool = False) -> None:
-        self.task = task
+        self.task, self._donors = task, donors
         self.bad: dict[int, list[Problem]] = {}
         """By the ordinals of the rows."""
         self.ids: dict[str, int] = {}
         """Id to position among the good rows."""
         self.splits: list[str | None] = []
-        self.users = Users(keep=donors)
+        self.users = Users()
         self._index = Index()
         self._ordinals = array("l")
         self._places: list[str] = []
@@ -448,7 +442,8 @@ class Scan:
         index.categories.append(data.get("category", ""))
         index.tiers.append(data.get("tier"))
         index.groups.append(data.get("groups") or NO_GROUPS)
-        self.users.add(user, data)
+        if self._donors:
+            self.users.add(user, data)
         if self.task == "ratings":
             index.ratings.append(data["rating"])
             return []

@@ -155,8 +155,6 @@ class RowSource:
 
 @dataclass(frozen=True)
 class MemorySource:
-    """Rows already in memory."""
-
     name: str
     items: Iterable[Row]
 

@@ -279,7 +279,6 @@ class Composed:
             yield Lesson(name, (first, second), answers, exceptions)
 
     def neutral(self) -> list[str]:
-        """Posts that show no preference."""
         return [post["text"] for post in self.bank.neutral]
 
     def rows(self) -> Iterator[RawRow]:
