@@ -247,7 +247,7 @@ def noise(seed: int) -> Iterator[bool]:
     margins = blind_margins(features, np.zeros_like(features), [str(n) for n in range(120)], strength=1e-3, seed=seed)
     assert margins is not None
     narrow = share(np.array(credits_of(margins)), np.arange(120))
-    for found in (narrow, widened(narrow, 5)):
+    for found in (narrow, widened(narrow)):
         yield found.low <= 0.5 <= found.high
 
 

@@ -24,7 +24,7 @@ from record import median_time, write_between
 
 from prb.data.source import open_source
 from prb.stats.estimate import totals
-from prb.stats.paired import bootstrap
+from prb.stats.paired import bootstrap_interval
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def resampling(outcomes: int = 1_000_000, users: int = 100_000, draws: int = 10_
     rng = np.random.default_rng(0)
     credit = rng.integers(0, 2, outcomes).astype(float)
     clusters = rng.integers(0, users, outcomes)
-    ours = median_time(lambda: bootstrap(totals(credit, clusters), draws=draws))
+    ours = median_time(lambda: bootstrap_interval(totals(credit, clusters), draws=draws))
     sums, sizes = (column.tolist() for column in totals(credit, clusters))
 
     def one_draw() -> float:

@@ -84,7 +84,6 @@ BROKEN: dict[str, Broken] = {
         f"{field} of wrong type {n}": between(sound(2, **{field: value}), says=[what])
         for n, (field, value, what) in enumerate(WRONG_TYPE)
     },
-    "required null": between({**sound(2), "question": None}, says=["`question` is missing; the columns are user, "]),
     "two missing": between(
         {"id": "r2", "text": "a", "label": 1},
         says=["`question` and `chosen` and `rejected` are missing; the columns are text, label"],
@@ -110,13 +109,6 @@ BROKEN: dict[str, Broken] = {
     "duplicate id as number and text": between(
         sound(2, id=7), sound(3, id="7"), says=[(3, "duplicate id '7', first seen at set.jsonl:2")], good=["7"]
     ),
-    "equal answers": between(
-        sound(2, rejected=" Yes. ", chosen="Yes."), says=["`chosen` and `rejected` are the same text"]
-    ),
-    "post without text": between(sound(2, profile=[{"id": "p"}]), says=["`profile.0.text` is missing"]),
-    "post with empty text": between(
-        sound(2, profile=[{"text": "Tea."}, {"text": ""}]), says=["`profile.1.text` is empty"]
-    ),
     **{
         f"mirror {where}": between(sound(2, mirror=twin), says=[f"`mirror` {twin!r} {UNKNOWN}"])
         for where, twin in (("at itself", "r2"), ("nowhere", "r3"), ("at a row without one", "r1"))
@@ -141,9 +133,7 @@ BROKEN: dict[str, Broken] = {
         says=[f"`mirror` 't5b' {UNSWAPPED}", (3, f"`mirror` 't5a' {UNSWAPPED}")],
     ),
     "mirror in another split": between(
-        *_twins(split="train"),
-        says=[f"`mirror` 't5b' {UNSWAPPED}", (3, f"`mirror` 't5a' {UNSWAPPED}")],
-        split="test",
+        *_twins(split="train"), says=[f"`mirror` 't5b' {UNSWAPPED}", (3, f"`mirror` 't5a' {UNSWAPPED}")], split="test"
     ),
     "broken JSON": between(b'{"id": "r2",,}\n', says=["broken JSON: "]),
     "cut JSON": between(line(sound(2))[:-20] + b"\n", says=["broken JSON: "]),

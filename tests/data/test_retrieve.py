@@ -81,11 +81,8 @@ def test_a_budget_drops_the_least_relevant_of_the_k_best() -> None:
     assert top_posts("?", history, rank, k=3, budget=30) == (tuple(history[i] for i in (0, 2, 3)), 0)  # type: ignore[arg-type]
     assert top_posts("?", history, rank, k=3, budget=29) == (tuple(history[i] for i in (0, 2)), 1)  # type: ignore[arg-type]
     assert top_posts("?", history, rank, k=3, budget=9) == ((), 3)  # type: ignore[arg-type]
-
-
-def test_nothing_less_relevant_slips_in_behind_a_post_that_does_not_fit() -> None:
-    history = posts("a" * 400, "b")
-    assert top_posts("?", history, fixed(2, 1), k=2, budget=50) == ((), 2)  # type: ignore[arg-type]
+    # and nothing less relevant slips in behind a post that does not fit
+    assert top_posts("?", posts("a" * 400, "b"), fixed(2, 1), k=2, budget=50) == ((), 2)  # type: ignore[arg-type]
 
 
 @settings(max_examples=50, deadline=None)

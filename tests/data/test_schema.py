@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from prb.data.load import load
-from prb.data.schema import BUILD, normalize, row_problems, to_pair
+from prb.data.schema import normalize, row_problems, to_pair
 from prb.data.source import MemorySource
-from prb.types import Aspect, Post, Rating, Turn
+from prb.types import Aspect, Post, Turn
 from tests.data.broken import sound
 
 SMALLEST = {"question": "Tea?", "chosen": "Yes.", "rejected": "No."}
-RATING: dict[str, Any] = {"id": 4, "user": 7, "question": "Tea?", "answer": "Yes.", "rating": 1}
 
 
 def test_question_and_two_answers_are_enough() -> None:
@@ -111,13 +110,3 @@ def test_a_row_in_our_form_is_left_as_it_is_and_unknown_fields_are_allowed_every
     row["rubric_aspects"] = [{"aspect": "brevity", "weight": 0.5}]
     assert normalize(row) == row
     assert row_problems(row, "pairs") == []
-
-
-@pytest.mark.parametrize("rating", [0, 1, 0.0, 0.25, 1.0])
-def test_a_rating_has_a_user_an_answer_and_a_number_from_zero_to_one(rating) -> None:
-    row = {**RATING, "rating": rating, "rubric_aspects": [{"aspect": "warmth"}]}
-    assert row_problems(row, "ratings") == []
-    item = BUILD["ratings"](row)
-    assert isinstance(item, Rating)
-    assert (item.id, item.user, item.rating, type(item.rating)) == ("4", "7", rating, float)
-    assert item.rubric == (Aspect("warmth"),)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from prb.data.load import load, load_pairs
-from prb.data.source import MemorySource, file_source, find_row, open_source, subset_of
+from prb.data.source import MemorySource, file_source, find_row, open_source
 from prb.errors import BadInput, UnknownName
 from tests.conftest import make_row
 from tests.data.broken import line, sound
@@ -92,10 +92,12 @@ def test_files_are_read_by_name_and_rows_placed_in_their_file(tmp_path) -> None:
     assert places == [("a.jsonl", 1, "a.jsonl"), ("b/x.jsonl", 1, "b/x.jsonl"), ("c.jsonl", 1, "c.jsonl")]
 
 
-def test_a_subset_is_a_folder_of_splits_or_a_file() -> None:
-    subsets = {"Art/test": "Art", "Art/test-00000-of-00002.parquet": "Art", "test.jsonl": "."}
-    subsets |= {name: name for name in ("Art_test.jsonl", "rows.jsonl")}
-    assert {place: subset_of(place) for place in subsets} == subsets
+def test_a_subset_is_a_folder_of_splits_or_a_file(tmp_path) -> None:
+    subsets = {"Art/test-00000-of-00002.jsonl": "Art", "Art_test.jsonl": "Art_test.jsonl", "test.jsonl": "."}
+    (tmp_path / "Art").mkdir()
+    for n, name in enumerate(subsets):
+        (tmp_path / name).write_bytes(line(sound(n)))
+    assert [subset for subset, _ in load(str(tmp_path), split="all").subsets()] == list(subsets.values())
 
 
 def test_hidden_and_foreign_files_are_left_alone_and_other_names_name_no_split(tmp_path) -> None:

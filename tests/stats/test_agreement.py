@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from prb.stats.agreement import (
     NUISANCE,
-    _sum_at_most,
     alternative_test,
     dawid_skene,
     equivalence,
@@ -26,6 +26,7 @@ from prb.stats.agreement import (
     with_interval,
 )
 from prb.stats.estimate import Ints
+from tests.stats.strategies import NAN
 
 VOTES = st.lists(st.lists(st.integers(-1, 2), min_size=3, max_size=3), min_size=3, max_size=14).map(np.array)
 FULL = st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=4), min_size=3, max_size=14).map(np.array)
@@ -169,15 +170,16 @@ def test_too_few_differences_show_nothing():
     assert mean_size(np.array([])).value is None
 
 
-NAN = float("nan")
-
-
-@pytest.mark.parametrize("total", [-3, -1, 0, 2, 4])
-def test_the_distribution_of_a_sum_equals_enumeration(total):
-    up, down, n = 0.35, 0.2, 4
-    chance = {1: up, -1: down, 0: 1 - up - down}
-    enumerated = sum(np.prod([chance[v] for v in each]) for each in product(chance, repeat=n) if sum(each) <= total)
-    assert _sum_at_most(total, n, up, down) == pytest.approx(enumerated, abs=1e-12)
+@pytest.mark.parametrize("behind", [[-1, -1, 0, -1], [-1, 0, 0, 0], [1, 0, -1], [1, 1, 0, 0]])
+def test_p_is_the_largest_over_how_often_values_are_zero_by_enumeration(behind):
+    epsilon, n = 0.15, len(behind)
+    low, high = stats.binomtest(np.count_nonzero(behind), n).proportion_ci(1 - NUISANCE)
+    chances = []
+    for share in np.linspace(max(epsilon, low), max(epsilon, high), 101):
+        chance = {1: (share + epsilon) / 2, -1: (share - epsilon) / 2, 0: 1 - share}
+        sums = [each for each in product(chance, repeat=n) if sum(each) <= sum(behind)]
+        chances.append(sum(np.prod([chance[value] for value in each]) for each in sums))
+    assert exact_p(np.array(behind), epsilon) == pytest.approx(min(1.0, max(chances) + NUISANCE), abs=1e-9)
 
 
 def test_without_ties_and_margin_p_is_the_sign_test():

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from prb.errors import BadInput
 from prb.stats.credit import (
     ScoredRow,
-    credit_of_duels,
     credit_of_scores,
     credit_of_verdicts,
     curves,
@@ -108,6 +107,18 @@ def test_a_bias_for_a_position_cancels_in_log_odds(log_odds, bias):
     assert credit_of_verdicts(verdicts, shifted, 1) == pytest.approx(credit_of_verdicts(verdicts, log_odds, 1))
 
 
+def verdicts_of(shares):
+    """Of both orders of each pair, so that the right answer gets such a share."""
+    orders = {
+        1: ("first", "second"),
+        0.75: ("tie", "second"),
+        0.5: ("tie", "tie"),
+        0.25: ("tie", "first"),
+        0: ("second", "first"),
+    }
+    return [verdict for share in shares for verdict in orders[share]]
+
+
 @pytest.mark.parametrize(
     ("shares", "n_best", "credit"),
     [
@@ -120,14 +131,15 @@ def test_a_bias_for_a_position_cancels_in_log_odds(log_odds, bias):
     ],
 )
 def test_credit_of_duels_by_hand(shares, n_best, credit):
-    assert credit_of_duels(shares, n_best).credit == pytest.approx(credit)
-    assert credit_of_duels(shares, n_best).margin == pytest.approx(sum(shares) / len(shares) - 0.5)
+    margin = sum(shares) / len(shares) - 0.5
+    assert credit_of_verdicts(verdicts_of(shares), None, n_best) == pytest.approx((credit, margin))
 
 
 @given(SCORES)
 def test_a_comparer_that_follows_scores_earns_what_the_scorer_earns(scores):
     duels = [0.5 if right == wrong else float(right > wrong) for right, wrong in product(scores[:1], scores[1:])]
-    assert credit_of_duels(duels, 1).credit == pytest.approx(credit_of_scores(scores, 1).credit)
+    found = credit_of_verdicts(verdicts_of(duels), None, 1)
+    assert found.credit == pytest.approx(credit_of_scores(scores, 1).credit)
 
 
 # against numbers that RewardBench 2's own functions gave

@@ -355,24 +355,11 @@ def test_user_means_by_hand():
 def test_spread_by_hand():
     # mean ½, squared residuals ¼ + 0 + ¼ over 2: standard deviation ½; the worst of three users is the decile of one
     assert spread(floats(1, 0, 0.5)) == {"n": 3, "mean": 0.5, "spread": 0.5, "worst_decile": 0.0}
+    assert spread(floats(0.7)) == {"n": 1, "mean": 0.7, "spread": None, "worst_decile": 0.7}
+    assert spread(floats()) == {"n": 0, "mean": None, "spread": None, "worst_decile": None}
     # 6 of 8 rows won: ¾ · ¼ times the mean of ¼, ½ and ½
     assert chance_spread(floats(1, 0.5, 0.5), ints(4, 2, 2)) == pytest.approx((3 / 16 * 5 / 12) ** 0.5)
     assert chance_spread(floats(1), ints(4)) is None
-
-
-def test_nobody_has_no_spread_and_one_user_has_only_a_mean():
-    assert spread(floats()) == {"n": 0, "mean": None, "spread": None, "worst_decile": None}
-    assert spread(floats(0.7)) == {"n": 1, "mean": 0.7, "spread": None, "worst_decile": 0.7}
-
-
-def test_an_average_of_users_is_a_t_interval():
-    from scipy.stats import ttest_1samp
-
-    values = floats(0.1, 0.4, 0.35, 0.8, 0.2)
-    found = average(np.append(values, NAN), ints(0, 1, 2, 3, 4, 5))
-    interval = ttest_1samp(values, 0).confidence_interval(0.95)
-    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), interval.low, interval.high))
-    assert (found.n, found.failed) == (5, 1)
 
 
 def test_one_cluster_has_no_interval_and_nothing_has_no_average():

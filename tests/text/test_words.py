@@ -12,7 +12,6 @@ from prb.text.words import (
     near_duplicates,
     reading_grade,
     sentences,
-    syllables,
     word_runs,
     words,
 )
@@ -62,16 +61,13 @@ def test_bullets_and_numbers_make_a_list() -> None:
     assert not any(map(is_list, ["", "One - two.", "3.5 liters", "-5 degrees"]))
 
 
-@pytest.mark.parametrize(("word", "n"), [("cat", 1), ("garden", 2), ("remember", 3), ("celebration", 4)])
-def test_syllables_are_counted_by_hyphenation(word, n) -> None:
-    assert syllables(word) == n
-
-
 def test_the_grade_is_that_of_kincaid() -> None:
     # three words of one syllable in one sentence: 0.39 · 3 + 11.8 · 1 − 15.59
     assert reading_grade("The cat sat.") == pytest.approx(-2.62)
     # four words, five syllables, two sentences: 0.39 · 2 + 11.8 · 5 / 4 − 15.59
     assert reading_grade("The cat sat. Garden!") == pytest.approx(-0.06)
+    # four words with 1, 2, 3 and 4 syllables
+    assert reading_grade("Cat garden remember celebration") == pytest.approx(0.39 * 4 + 11.8 * 10 / 4 - 15.59)
 
 
 def test_near_duplicates_are_found_across_blocks() -> None:

@@ -74,8 +74,7 @@ def describe(spec: str) -> dict[str, Any]:
     users = {pair.user: pair for pair in pairs}.values()
 
     def counts(field: str) -> dict[str, int]:
-        counted = Counter(str(name) for pair in pairs if (name := getattr(pair, field)))
-        return dict(sorted(counted.items()))
+        return dict(sorted(Counter(str(name) for pair in pairs if (name := getattr(pair, field))).items()))
 
     return {
         "dataset": source.name,

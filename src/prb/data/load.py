@@ -12,11 +12,12 @@ import hashlib
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from heapq import heapreplace
 from itertools import chain, islice
+from pathlib import PurePosixPath
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ import numpy as np
 
 from prb.config import HistoryKind
 from prb.data.schema import BUILD, Task, listed, prepared, row_problems, to_choices, to_posts
-from prb.data.source import BadRow, RawRow, Source, Spool, open_source, subset_of
+from prb.data.source import SPLITS, BadRow, RawRow, Source, Spool, open_source
 from prb.errors import BadData, BadInput, Problem
 from prb.hashing import draw
 from prb.stats.estimate import components, links_by_text
@@ -85,12 +86,10 @@ class Index:
                 return array(column.typecode, (column[n] for n in rows)) if column else column
             return [column[n] for n in rows]
 
-        columns = {
-            f.name: taken(getattr(self, f.name)) for f in fields(self) if f.name not in ("twins", "clustered_by")
-        }
+        columns = {f.name: taken(getattr(self, f.name)) for f in fields(self) if f.name != "clustered_by"}
         new_position = {old: new for new, old in enumerate(rows)} if max(self.twins, default=-1) >= 0 else {}
-        twins = array("l", (new_position.get(self.twins[n], -1) for n in rows))
-        return Index(**columns, twins=twins, clustered_by=self.clustered_by)
+        columns["twins"] = array("l", (new_position.get(twin, -1) for twin in columns["twins"]))
+        return Index(**columns, clustered_by=self.clustered_by)
 
     def together(self) -> list[str]:
         """For each row, a name that only its twin shares: such rows are taken together or not at all."""
@@ -165,23 +164,20 @@ def sample_rows(together: Sequence[str], clusters: Sequence[str], limit: int, se
 
 
 class History(NamedTuple):
-    """What is known of a user."""
-
     posts: Sequence[Post]
     choices: tuple[Choice, ...] = ()
 
 
-def history_digests(history: History) -> tuple[int, int]:
+def history_digests(posts: Iterable[Post], choices: Iterable[Choice]) -> tuple[int, int]:
     """Of the posts and of the past choices; 0 where there are none."""
-    posts, choices = "\0".join(post.text for post in history.posts), "\0".join(chain(*history.choices))
-    return hash_text(posts) if posts else 0, hash_text(choices) if choices else 0
+    written, chosen = "\0".join(post.text for post in posts), "\0".join(chain(*choices))
+    return hash_text(written) if written else 0, hash_text(chosen) if chosen else 0
 
 
 class Users:
     """The history of any user, spooled to a temporary file and read back one user at a time."""
 
-    def __init__(self, keep: bool = False) -> None:
-        self.keep = keep
+    def __init__(self) -> None:
         self.names: list[str] = []
         """Users with a history, sorted, so that a draw does not depend on the order of the file."""
         self.cluster_of: Mapping[str, str] = {}
@@ -196,15 +192,13 @@ class Users:
 
     def add(self, user: str, row: Mapping[str, Any]) -> None:
         """Keep what a row says of its user: what they ask about, and the first history that is not empty."""
-        if not self.keep:
-            return
         split = row.get("split")
         for kind in ("topic", "category"):
             if row.get(kind):
                 self._asking.setdefault((split, kind, row[kind]), set()).add(user)
         history = {"profile": row.get("profile", []), "choices": row.get("choices", [])}
         if any(history.values()) and (split, user) not in self._kept:
-            digests = history_digests(History(to_posts(history), to_choices(history)))
+            digests = history_digests(to_posts(history), to_choices(history))
             self._kept[split, user] = self._histories.add(history), digests
 
     def of_split(self, split: str | None, cluster_of: Mapping[str, str]) -> Users:
@@ -245,7 +239,7 @@ class Users:
         """Whether the donor's history, as far as it is shown, is another one than the item's own."""
         if donor == item.user:
             return False
-        own, lent = history_digests(History(item.profile, item.choices)), self._of[donor][1]
+        own, lent = history_digests(item.profile, item.choices), self._of[donor][1]
         shown = {"posts": (0,), "choices": (1,), "both": (0, 1)}[kind]
         return any(own[part] != lent[part] for part in shown) or not any(own[part] for part in shown)
 
@@ -277,7 +271,6 @@ class Dataset:
 
     @property
     def left_out(self) -> int:
-        """How many rows `skip_bad` left out."""
         return len({(problem.place, problem.line) for problem in self.problems})
 
     @property
@@ -322,7 +315,8 @@ class Dataset:
         """
         seen: Counter[str] = Counter()
         for ordinal, row, _ in self._rows():
-            subset = subset_of(row.place)
+            path = PurePosixPath(row.place)  # `Art/test-00000-of-00002.parquet` and `Art/test` are of `Art`
+            subset = str(path.parent) if path.name.startswith(SPLITS) else row.place
             if self._sampled is None or ordinal in self._sampled:
                 yield subset, seen[subset]
             seen[subset] += 1
@@ -394,28 +388,29 @@ class Scan:
     """The first pass over a source. Columns run over all good rows; `select` cuts out a split."""
 
     def __init__(self, source: Source, task: Task = "pairs", donors: bool = False) -> None:
-        self.task = task
+        self.task, self._donors = task, donors
         self.bad: dict[int, list[Problem]] = {}
         """By the ordinals of the rows."""
         self.ids: dict[str, int] = {}
         """Id to position among the good rows."""
         self.splits: list[str | None] = []
-        self.users = Users(keep=donors)
+        self.users = Users()
         self._index = Index()
         self._ordinals = array("l")
         self._places: list[str] = []
         self._lines = array("l")
-        self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
-        """Mirror rows by id: the twin's id and the `mirror_key`."""
+        self._mirrors: dict[str, tuple[str, tuple[int, int], int]] = {}
+        """Mirror rows by id: the twin's id, hashes of the conversation and of all answers, which twins have in common,
+        and one of the right answers, which they have not."""
         digest = hashlib.sha256()
         for ordinal, row in enumerate(source.rows()):
             digest.update(row.raw)
             if reasons := self._add(ordinal, row):
                 self.bad[ordinal] = [Problem(row.place, row.line, reason) for reason in reasons]
         self.fingerprint = digest.hexdigest()
-        for row_id, (twin, (*same, right)) in self._mirrors.items():
+        for row_id, (twin, same, right) in self._mirrors.items():
             n, reason = self.ids[row_id], ""
-            back, (*other, other_right) = self._mirrors.get(twin, ("", (0, 0, 0)))
+            back, other, other_right = self._mirrors.get(twin, ("", (0, 0), 0))
             if back != row_id or twin == row_id:
                 reason = "is no other row without errors that points back"
             elif same != other or right == other_right or self.splits[n] != self.splits[self.ids[twin]]:
@@ -447,7 +442,8 @@ class Scan:
         index.categories.append(data.get("category", ""))
         index.tiers.append(data.get("tier"))
         index.groups.append(data.get("groups") or NO_GROUPS)
-        self.users.add(user, data)
+        if self._donors:
+            self.users.add(user, data)
         if self.task == "ratings":
             index.ratings.append(data["rating"])
             return []
@@ -459,7 +455,10 @@ class Scan:
         for column, value in zip(columns, (*lengths, *counts, *map(hash_text, keys)), strict=True):
             column.append(value)
         if "mirror" in data:
-            self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)
+            turns = "\0".join((*(turn["text"] for turn in data.get("context", ())), data["question"]))
+            answers = "\0".join(sorted({*sides[0], *sides[1]}))
+            right = "\0".join(sorted(set(sides[0])))
+            self._mirrors[row_id] = str(data["mirror"]), (hash_text(turns), hash_text(answers)), hash_text(right)
         return []
 
     def select(
@@ -473,7 +472,7 @@ class Scan:
         ]
         if not positions:
             raise BadInput("no rows without errors" + (f" in split {split!r}" if split else ""))
-        twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, _) in self._mirrors.items() if twin in self.ids]
+        twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, *_) in self._mirrors.items() if twin in self.ids]
         cluster_of, clustered_by = self._clusters(positions, twins)
         users = self._index.users
         full = replace(
@@ -523,14 +522,3 @@ class Scan:
 def hash_text(text: str) -> int:
     """The same in every process, unlike `hash`."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
-
-
-def mirror_key(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Hashes of conversation, answers and right answers: of twins the first two are equal and the third is not."""
-    chosen = listed(row["chosen"])
-    turns = [turn["text"] for turn in row.get("context", ())]
-    return (
-        hash_text("\0".join((*turns, row["question"]))),
-        hash_text("\0".join(sorted({*chosen, *listed(row["rejected"])}))),
-        hash_text("\0".join(sorted(set(chosen)))),
-    )

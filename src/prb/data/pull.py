@@ -16,10 +16,6 @@ from prb.errors import BadInput, PrbError
 from prb.progress import SILENT, Progress
 from prb.runs import content_digest, draft
 
-TIMEOUT = 60.0
-MOST_BYTES = 256 << 20
-
-
 FOLDER = "data/polis"
 """In the cache."""
 ADDRESS = "https://raw.githubusercontent.com/compdemocracy/openData/0bc2ce0f32c673f68da20b57bce15c457aa787b5"
@@ -51,8 +47,8 @@ def pull_polis(progress: Progress = SILENT) -> Path:
         address, target = f"{ADDRESS}/{path}", folder / path
         if not (target.is_file() and content_digest(target) == sha256):
             try:
-                with urlopen(address, timeout=TIMEOUT) as response:  # noqa: S310 - our own address
-                    content: bytes = response.read(MOST_BYTES)
+                with urlopen(address, timeout=60) as response:  # noqa: S310 - our own address
+                    content: bytes = response.read(256 << 20)
             except (URLError, OSError) as error:
                 raise PrbError(f"{address} cannot be read ({error}); run the same command again to resume") from None
             if (found := hashlib.sha256(content).hexdigest()) != sha256:

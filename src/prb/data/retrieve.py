@@ -29,11 +29,6 @@ class Selection(NamedTuple):
     """How many of the k best did not fit the budget."""
 
 
-def recency(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:  # noqa: ARG001
-    """Newest first."""
-    return np.arange(len(posts), dtype=np.float64)
-
-
 def bm25(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:
     """Okapi BM25 of the question's words, with each user's history as its own corpus."""
     import bm25s
@@ -52,7 +47,11 @@ def embedding(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:
     return np.asarray(rows[1:] @ rows[0], dtype=np.float64)
 
 
-RANKERS: dict[str, Ranker] = {"recency": recency, "bm25": bm25, "embedding": embedding}
+RANKERS: dict[str, Ranker] = {
+    "recency": lambda _, posts: np.arange(len(posts), dtype=np.float64),  # newest first
+    "bm25": bm25,
+    "embedding": embedding,
+}
 
 
 def top_posts(question: str, posts: Sequence[Post], rank: Ranker, *, k: int, budget: int | None = None) -> Selection:
@@ -71,13 +70,7 @@ class ChoiceSelection(NamedTuple):
 
 
 def top_choices(
-    question: str,
-    answers: Sequence[str],
-    choices: Sequence[Choice],
-    rank: Ranker,
-    *,
-    k: int,
-    budget: int | None = None,
+    question: str, answers: Sequence[str], choices: Sequence[Choice], rank: Ranker, *, k: int, budget: int | None = None
 ) -> ChoiceSelection:
     """The k past choices whose questions are closest to this one, without those that would leak its label."""
     leaks = leaking_choices(question, answers, choices)

@@ -445,12 +445,12 @@ class Message(Foreign):
     content: str
 
 
-_messages_in = partial(read_field, TypeAdapter(NotEmpty[Message]))
+MESSAGES = TypeAdapter(NotEmpty[Message])
 
 
 def turns(messages: Any, name: str) -> list[dict[str, str]]:
     """Messages as turns, with roles by our names."""
-    return [{"role": m.role, "text": m.content} for m in _messages_in({name: messages}, name)]
+    return [{"role": m.role, "text": m.content} for m in read_field(MESSAGES, {name: messages}, name)]
 
 
 def conversation(prompt: Any, name: str) -> dict[str, Any]:

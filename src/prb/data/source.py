@@ -14,7 +14,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from importlib import import_module
 from itertools import chain, count
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple, Protocol
 
@@ -155,8 +155,6 @@ class RowSource:
 
 @dataclass(frozen=True)
 class MemorySource:
-    """Rows already in memory."""
-
     name: str
     items: Iterable[Row]
 
@@ -314,12 +312,6 @@ def _hub_library(name: str) -> Any:
         return import_module(name)
     except ImportError:
         raise MissingExtra("reading from the hub", "hub") from None
-
-
-def subset_of(place: str) -> str:
-    """The part of a dataset that a row belongs to: `Art/test-00000-of-00002.parquet` and `Art/test` are of `Art`."""
-    path = PurePosixPath(place)
-    return str(path.parent) if path.name.startswith(SPLITS) else place
 
 
 def with_split(row: RawRow, split: str | None) -> RawRow:

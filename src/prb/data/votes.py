@@ -384,7 +384,16 @@ class PollSource:
 
     def rows(self) -> Iterator[RawRow]:
         yield from (row for row in self._read if isinstance(row, RawRow))
-        polls, settings, history = self.polls, self.settings, self._histories()
+        polls, settings = self.polls, self.settings
+        history: dict[str, list[Past]] = {}  # all votes of each user, in all polls
+        for number, poll in enumerate(polls):
+            users, items = np.nonzero(poll.signs)
+            order = np.random.default_rng(draw(settings.seed, poll.name, poll.question)).random(len(users))
+            votes = (users, order, items, poll.signs[users, items])
+            for user, at, item, sign in zip(*(column.tolist() for column in votes), strict=True):
+                history.setdefault(poll.names[user], []).append(Past(at, number, item, sign))
+        for past in history.values():
+            past.sort()
         for number, poll in enumerate(polls):
             signs = poll.signs.copy()
             signs[[len(history.get(user, ())) < settings.least for user in poll.names]] = 0
@@ -393,23 +402,9 @@ class PollSource:
                 members = np.flatnonzero(splits == split)
                 rng = np.random.default_rng(draw(settings.seed, poll.name, poll.question, split, "pairs"))
                 for user, i, j, names in self._drawn(poll, signs[members], members.tolist(), rng):
-                    votes = [
-                        past for past in history[poll.names[user]] if past.poll != number or past.item not in (i, j)
-                    ]
-                    yield self._row(poll, user, i, j, votes[max(0, len(votes) - settings.history) :], names)
-
-    def _histories(self) -> dict[str, list[Past]]:
-        """All votes of each user, in all polls."""
-        history: dict[str, list[Past]] = {}
-        for number, poll in enumerate(self.polls):
-            users, items = np.nonzero(poll.signs)
-            order = np.random.default_rng(draw(self.settings.seed, poll.name, poll.question)).random(len(users))
-            signs = poll.signs[users, items]
-            for user, at, item, sign in zip(*(a.tolist() for a in (users, order, items, signs)), strict=True):
-                history.setdefault(poll.names[user], []).append(Past(at, number, item, sign))
-        for votes in history.values():
-            votes.sort()
-        return history
+                    past = history[poll.names[user]]
+                    others = [vote for vote in past if vote.poll != number or vote.item not in (i, j)]
+                    yield self._row(poll, user, i, j, others[max(0, len(others) - settings.history) :], names)
 
     def _drawn(
         self, poll: Poll, signs: Signs, members: Sequence[int], rng: np.random.Generator

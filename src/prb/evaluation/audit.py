@@ -42,7 +42,7 @@ from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import Finished, write_json
-from prb.stats.bias import Giveaway, blind_margins, credits_of, fold_groups, giveaways, room_above, widened
+from prb.stats.bias import FOLDS, Giveaway, blind_margins, credits_of, fold_groups, giveaways, room_above, widened
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import LEVEL, difference
 from prb.stats.ratings import Ratings, Share, Shares, variance_components, variance_shares
@@ -54,8 +54,8 @@ from prb.work import FailureConfig, refuse_failures
 
 AUDIT = "audit.json"
 FLOORS = ("length", "lexical", "embedding")
-ENCODER, FOLDS, STRENGTH = "static", 5, 1e-3
-"""Of the learner, of its cross-validation, and of its fit: features are many and pairs few."""
+ENCODER, STRENGTH = "static", 1e-3
+"""Of the learner, and of its fit: features are many and pairs few."""
 VOCABULARY, SEEN = 1000, 5
 """The learner knows at most this many words, each found in at least this many answers."""
 MUCH = 0.6
@@ -260,7 +260,7 @@ def _audit_pairs(
         ceiling = Reader(model=config.ceiling, accuracy=rows.share(reader), failures=failures)
         if blind:
             gap = difference(reader.credit, blind_credits, rows.clusters, seed=config.seed)
-            headroom = room_above(gap, rows.estimate(blind_credits, blind_credits - 0.5), FOLDS)
+            headroom = room_above(gap, rows.estimate(blind_credits, blind_credits - 0.5))
     scores = {name: rows.share(column) for name, column in floors.items()}
     ratios = [len(pair.chosen) / len(pair.rejected) for pair in pairs]
     sides = ((marks(pair.chosen), marks(pair.rejected)) for pair in pairs)
@@ -410,11 +410,11 @@ def _learn_blind(
     with_question = features.with_question(chosen), features.with_question(rejected)
     credits, estimates = [], []
     for sides in (with_question, (chosen, rejected)):
-        margins = blind_margins(*sides, groups, folds=FOLDS, strength=STRENGTH, seed=config.seed)
+        margins = blind_margins(*sides, groups, strength=STRENGTH, seed=config.seed)
         assert margins is not None
         values = credits_of(margins)
         # credits stand in for margins, whose last digits depend on the order of a matrix product
-        estimates.append(widened(rows.estimate(values, values - 0.5), FOLDS))
+        estimates.append(widened(rows.estimate(values, values - 0.5)))
         credits.append(values)
         progress.advance()
     learner = BlindLearner(

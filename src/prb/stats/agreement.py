@@ -32,7 +32,6 @@ PASSING = 0.5
 """The share of annotators over whom a judge must win."""
 NUISANCE = 1e-3
 """Berger and Boos: the chance that the interval of a nuisance parameter misses it, which is added to p."""
-GRID = 101
 MIN_CHECKS = 0.5
 """Annotators who pass a smaller share of their attention checks are left out."""
 
@@ -282,18 +281,14 @@ def exact_p(behind: Ints, epsilon: float) -> float:
 
     n, total, moved = len(behind), int(behind.sum()), int(np.count_nonzero(behind))
     low, high = binomtest(moved, n).proportion_ci(1 - NUISANCE)
-    shares = np.linspace(max(epsilon, low), max(epsilon, high), GRID)
-    largest = max(_sum_at_most(total, n, (share + epsilon) / 2, (share - epsilon) / 2) for share in shares)
+    largest, size = 0.0, 2 * n + 1
+    for share in np.linspace(max(epsilon, low), max(epsilon, high), 101):
+        # the chance of a sum of at most `total`, if a value is 1 and −1 so often; a sum of −k is at place size − k
+        steps, up, down = np.zeros(size), (share + epsilon) / 2, (share - epsilon) / 2
+        steps[[0, 1, -1]] = 1 - up - down, up, down
+        chances = np.fft.ifft(np.fft.fft(steps) ** n).real
+        largest = max(largest, float(np.clip(chances[np.arange(-n, total + 1) % size].sum(), 0, 1)))
     return min(1.0, largest + NUISANCE)
-
-
-def _sum_at_most(total: int, n: int, up: float, down: float) -> float:
-    """The chance that n independent values, 1 with chance `up` and −1 with chance `down`, sum to at most `total`."""
-    size = 2 * n + 1
-    steps = np.zeros(size)
-    steps[[0, 1, -1]] = 1 - up - down, up, down
-    chances = np.fft.ifft(np.fft.fft(steps) ** n).real  # a sum of −k is at place size − k
-    return float(np.clip(chances[np.arange(-n, total + 1) % size].sum(), 0, 1))
 
 
 @dataclass(frozen=True, kw_only=True)

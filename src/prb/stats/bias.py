@@ -23,11 +23,12 @@ from prb.types import Difference, Estimate
 
 Matrix = NDArray[np.floating[Any]]
 FOLDS = 5
+INFLATION = 1 + FOLDS / (FOLDS - 1)
+"""By how much cross-validation multiplies a variance, since the rows of a fold share one fitted model: 1 + folds · test
+rows / training rows (Nadeau & Bengio 2003, doi:10.1023/A:1024068626366)."""
 BINS = 10
 PENALTY = np.diag([0.0, 0.01])
 """On the slope of the length regression: so weak that it only keeps separable data finite."""
-NEWTON = 100
-"""Steps; usually six are enough."""
 MIN_PAIRS = 10
 """A word is tested if it distinguishes the two answers in at least this many pairs."""
 
@@ -67,7 +68,7 @@ def logistic(ratio: Floats, credit: Floats) -> tuple[float | None, float | None]
         return float((np.logaddexp(0, logits) - credit * logits).sum() + weights @ PENALTY @ weights / 2)
 
     weights = np.zeros(2)
-    for _ in range(NEWTON):
+    for _ in range(100):  # usually six are enough
         chance = expit(design @ weights)
         gradient = design.T @ (chance - credit) + PENALTY @ weights
         step = np.linalg.solve((design * (chance * (1 - chance))[:, None]).T @ design + PENALTY, gradient)
@@ -212,7 +213,7 @@ def by_margin(margin: Floats, credit: Floats, clusters: Ints) -> list[dict[str, 
 
 # --- what can be learned without the user ---
 def blind_margins(
-    chosen: Matrix, rejected: Matrix, clusters: Sequence[str], *, folds: int = 5, strength: float = 1e-2, seed: int = 0
+    chosen: Matrix, rejected: Matrix, clusters: Sequence[str], *, strength: float = 1e-2, seed: int = 0
 ) -> Floats | None:
     """Reward of chosen minus that of rejected per pair, by a model fitted on other clusters; `None` if too few.
 
@@ -221,11 +222,11 @@ def blind_margins(
     """
     names = np.asarray(clusters)
     order = np.random.default_rng(seed).permutation(np.unique(names))
-    if len(order) < 2 * folds:
+    if len(order) < 2 * FOLDS:
         return None
     differences = np.asarray(chosen, dtype=np.float64) - np.asarray(rejected, dtype=np.float64)
     margins = np.zeros(len(differences))
-    for held_out in np.array_split(order, folds):
+    for held_out in np.array_split(order, FOLDS):
         test = np.isin(names, held_out)
         margins[test] = differences[test] @ bradley_terry(differences[~test], strength)
     return margins
@@ -249,31 +250,23 @@ def credits_of(margins: Floats) -> Floats:
     return (np.sign(margins) + 1) / 2
 
 
-def inflation(folds: int) -> float:
-    """By how much cross-validation multiplies a variance, since the rows of a fold share one fitted model.
-
-    1 + folds · test rows / training rows (Nadeau & Bengio 2003, doi:10.1023/A:1024068626366).
-    """
-    return 1 + folds / (folds - 1)
-
-
-def widened(learner: Estimate, folds: int) -> Estimate:
+def widened(learner: Estimate) -> Estimate:
     """A cross-validated accuracy with an interval that allows for the fitted learner."""
     if learner.value is None or learner.low is None or learner.high is None:
         return learner
-    factor = inflation(folds) ** 0.5
+    factor = INFLATION**0.5
     low, high = (learner.value + factor * (end - learner.value) for end in (learner.low, learner.high))
     return replace(learner, low=max(0.0, low), high=min(1.0, high))
 
 
-def room_above(gap: Difference, learner: Estimate, folds: int) -> Difference:
+def room_above(gap: Difference, learner: Estimate) -> Difference:
     """How far a reader is above a fitted learner, with an interval that is widened by the learner's part of it.
 
     There is no p: the sign-flip test takes the learner as given.
     """
     low, high, value = gap.low, gap.high, learner.value
     if None not in (low, high, value, learner.low, learner.high):
-        more = inflation(folds) - 1
+        more = INFLATION - 1
         low = gap.value - ((gap.value - low) ** 2 + more * (learner.high - value) ** 2) ** 0.5  # type: ignore[operator]
         high = gap.value + ((high - gap.value) ** 2 + more * (value - learner.low) ** 2) ** 0.5  # type: ignore[operator]
         low, high = max(-1.0, low), min(1.0, high)

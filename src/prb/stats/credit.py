@@ -86,25 +86,18 @@ def decided(verdicts: Sequence[str | None], log_odds: Sequence[float | None] | N
 def credit_of_verdicts(
     verdicts: Sequence[str | None], log_odds: Sequence[float | None] | None, n_best: int
 ) -> Credit | None:
-    """The margin is the mean share less ½, or the mean log-odds, in which a bias for a position cancels; `None` unless
-    every right-wrong pair has a verdict."""
+    """A right answer that loses to no wrong one is on top, together with the wrong ones it ties with.
+
+    The margin is the mean share less ½, or the mean log-odds, in which a bias for a position cancels; `None` unless
+    every right-wrong pair has a verdict.
+    """
     decisions = decided(verdicts, log_odds)
     shares = [share for share in duel_shares(decisions) if share is not None]
     if not shares or 2 * len(shares) < len(verdicts):
         return None
-    earned = credit_of_duels(shares, n_best)
-    if decisions is verdicts or log_odds is None:
-        return earned
-    margins = _over_orders(log_odds, lambda odds: -odds)
-    return earned._replace(margin=_mean([margin for margin in margins if margin is not None]))
-
-
-def credit_of_duels(shares: Sequence[float], n_best: int) -> Credit:
-    """From the shares of all right-wrong pairs, by right answer.
-
-    A right answer that loses to no wrong one is on top, together with the wrong ones it ties with.
-    """
     margin = _mean(shares) - 0.5
+    if log_odds is not None and decisions is not verdicts:
+        margin = _mean([odds for odds in _over_orders(log_odds, lambda odds: -odds) if odds is not None])
     if len(shares) == 1:
         return Credit(shares[0], margin)
     per_right = len(shares) // n_best

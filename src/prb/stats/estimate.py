@@ -170,16 +170,14 @@ def _squared_residuals(values: Floats, clusters: Ints) -> float:
                 total += int(np.prod([sign for sign, _ in views])) * float(np.square(sums).sum())
         return total
 
-    users, shared = (_views(clusters[:, side], clusters[:, side + 1]) for side in (0, 2))
-    by_user, by_shared = in_common(users), in_common(shared)
-    return max(0.0, by_user, by_shared, by_user + by_shared - in_common(users, shared))
-
-
-def _views(one: Ints, other: Ints) -> list[tuple[int, list[Ints]]]:
-    """Codes under which a row is counted: each of the two (+), and both together (−); −1 where there is no second."""
-    two = (other >= 0) & (other != one)
-    both = _joined(np.minimum(one, other), np.maximum(one, other))
-    return [(1, [one, np.where(two, other, -1)]), (-1, [np.where(two, both, -1)])]
+    sides = []
+    for one, other in (clusters[:, :2].T, clusters[:, 2:].T):
+        # a row is counted under each of the two codes (+), and under both together (−); −1 where there is no second
+        two = (other >= 0) & (other != one)
+        both = _joined(np.minimum(one, other), np.maximum(one, other))
+        sides.append([(1, [one, np.where(two, other, -1)]), (-1, [np.where(two, both, -1)])])
+    by_user, by_shared = map(in_common, sides)
+    return max(0.0, by_user, by_shared, by_user + by_shared - in_common(*sides))
 
 
 def _joined(*columns: Ints) -> Ints:

@@ -73,13 +73,16 @@ def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, see
     value = 0.0 if exact else float(delta.mean())
     limit = 1.0 if min(a.min(), b.min()) >= 0 and max(a.max(), b.max()) <= 1 else np.inf
     error = clustered_stderr(delta, groups)
-    ends: tuple[float | None, float | None]
+    ends: tuple[float | None, float | None] = (-limit, limit) if np.isfinite(limit) else (None, None)
     if exact:
         ends = value, value
     elif groups.ndim == 1:
         ends = inverted_interval(totals(delta, groups), p, midp=test == MIDP, limit=limit, seed=seed)
     else:
-        ends = crossed_interval(delta, groups, limit)
+        spread, freedom = crossed_error(delta, groups)
+        half = t95(freedom) * spread
+        if np.isfinite(half) and half:
+            ends = max(-limit, value - half), min(limit, value + half)
     hopeless = ends in ((-limit, limit), (None, None))  # so few clusters that nothing can be significant
     return Difference(
         value=value,
@@ -124,14 +127,6 @@ def crossed_p(delta: Floats, clusters: Ints) -> tuple[float, str]:
         return 1.0, UNTESTED
     error, freedom = crossed_error(delta, clusters)
     return float(2 * stdtr(freedom, -abs(delta.mean()) / error)), T_TEST
-
-
-def crossed_interval(delta: Floats, clusters: Ints, limit: float) -> tuple[float | None, float | None]:
-    error, freedom = crossed_error(delta, clusters)
-    mean, half = float(delta.mean()), t95(freedom) * error
-    if not (np.isfinite(half) and half):
-        return (-limit, limit) if np.isfinite(limit) else (None, None)
-    return max(-limit, mean - half), min(limit, mean + half)
 
 
 def inverted_interval(
@@ -206,8 +201,13 @@ def subset_sums(clusters: Floats, draws: int, seed: int) -> Floats:
     return sums
 
 
-def bootstrap(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> Floats:
-    """Means of resamples of whole clusters (Field & Welsh 2007, doi:10.1111/j.1467-9868.2007.00593.x)."""
+def bootstrap_interval(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> tuple[float, float] | tuple[None, None]:
+    """95 % percentile interval of the mean; unknown from a single cluster.
+
+    From resamples of whole clusters (Field & Welsh 2007, doi:10.1111/j.1467-9868.2007.00593.x).
+    """
+    if len(sums.sums) < 2:
+        return None, None
     kinds, counts = np.unique(np.column_stack([sums.sums, sums.sizes]), axis=0, return_counts=True)
     rng = np.random.default_rng(seed)
     step = max(1, _CHUNK // len(kinds))
@@ -215,14 +215,7 @@ def bootstrap(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> Floats:
     for start in range(0, draws, step):
         drawn = rng.multinomial(counts.sum(), counts / counts.sum(), size=min(step, draws - start))
         means.append((drawn @ kinds[:, 0]) / (drawn @ kinds[:, 1]))
-    return np.concatenate(means)
-
-
-def bootstrap_interval(sums: Totals, *, seed: int = 0) -> tuple[float | None, float | None]:
-    """95 % percentile interval; unknown from a single cluster."""
-    if len(sums.sums) < 2:
-        return None, None
-    low, high = np.quantile(bootstrap(sums, seed=seed), [0.025, 0.975])
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return float(low), float(high)
 
 

@@ -167,17 +167,10 @@ def permutation_p(
 
     Correlations are tested two-sided, by absolute value; NDCG, RBO and regret one-sided.
     """
-
-    def strength(values: Floats) -> Floats:
-        if name == "regret":
-            return -values
-        return np.abs(values) if name in TWO_SIDED else values
-
-    exact = len(predicted) <= EXACT
-    rows = reorderings(actual, draws, seed)
-    observed = strength(MEASURES[name](predicted, actual))[0]
-    extreme = strength(measured(MEASURES[name], predicted[None], rows)) >= observed - _ROUNDING
-    return PermutationTest.of(extreme, exact=exact)
+    rows = np.concatenate([actual[None], reorderings(actual, draws, seed)])
+    values = measured(MEASURES[name], predicted[None], rows)
+    strength = -values if name == "regret" else np.abs(values) if name in TWO_SIDED else values
+    return PermutationTest.of(strength[1:] >= strength[0] - _ROUNDING, exact=len(predicted) <= EXACT)
 
 
 def reorderings(values: Floats, draws: int, seed: int) -> Floats:

@@ -21,8 +21,6 @@ from prb.weights import file_sha256, local_folder, resolve_gguf, weights_hash
 
 Matrix = NDArray[np.float32]
 Vector = NDArray[np.float32]
-Embed = Callable[[Sequence[str]], Any]
-"""A vector for each text, of any length; the texts are not blank."""
 
 
 class Encoder(Protocol):
@@ -37,9 +35,12 @@ ENCODERS: Registry[Encoder] = Registry("encoder", package="prb.text", group="prb
 
 
 class CachedEncoder:
-    """Embeds each distinct text once: posts and questions recur many times in a run."""
+    """Embeds each distinct text once: posts and questions recur many times in a run.
 
-    def __init__(self, fingerprint: str, size: int, embed: Embed) -> None:
+    `embed` makes a vector for each of some texts, of any length; it is not asked about blank ones.
+    """
+
+    def __init__(self, fingerprint: str, size: int, embed: Callable[[Sequence[str]], Any]) -> None:
         self.fingerprint = fingerprint
         self._size, self._embed = size, embed
         self._memo: Memo[Vector] = Memo(capacity=50_000)

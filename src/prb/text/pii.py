@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,10 +23,22 @@ class Match(NamedTuple):
 
 def find(text: str) -> list[Match]:
     """Personal data from left to right; of overlapping matches the earlier and longer one stays."""
+    matches = [Match(*m.span(), "e-mail") for m in _EMAIL.finditer(text)]
+    matches += [Match(*m.span(), "handle") for m in _HANDLE.finditer(text)]
+    if any(c.isdigit() for c in text):
+        from phonenumbers import PhoneNumberMatcher
+        from stdnum import iban
+
+        for match in _IBAN.finditer(text):
+            ends = [m.end() for m in re.finditer(r"[A-Z0-9]+", match[0])]  # capitals after an IBAN look like more of it
+            if valid := next((end for end in reversed(ends) if iban.is_valid(match[0][:end])), None):
+                matches.append(Match(match.start(), match.start() + valid, "IBAN"))
+        for region in _REGIONS:
+            matches += [Match(number.start, number.end, "phone") for number in PhoneNumberMatcher(text, region)]
     kept: list[Match] = []
-    for match in sorted(_matches(text), key=lambda m: (m.start, -m.end)):
-        if not kept or match.start >= kept[-1].end:
-            kept.append(match)
+    for candidate in sorted(matches, key=lambda m: (m.start, -m.end)):
+        if not kept or candidate.start >= kept[-1].end:
+            kept.append(candidate)
     return kept
 
 
@@ -49,19 +60,3 @@ def mask_query(query: Query) -> Query:
         choices=tuple(Choice(*map(mask, choice)) for choice in query.choices),
         plan=tuple(mask(aspect) for aspect in query.plan),
     )
-
-
-def _matches(text: str) -> Iterator[Match]:
-    yield from (Match(*m.span(), "e-mail") for m in _EMAIL.finditer(text))
-    yield from (Match(*m.span(), "handle") for m in _HANDLE.finditer(text))
-    if not any(c.isdigit() for c in text):
-        return
-    from phonenumbers import PhoneNumberMatcher
-    from stdnum import iban
-
-    for match in _IBAN.finditer(text):
-        ends = [m.end() for m in re.finditer(r"[A-Z0-9]+", match[0])]  # capitals after an IBAN look like more of it
-        if valid := next((end for end in reversed(ends) if iban.is_valid(match[0][:end])), None):
-            yield Match(match.start(), match.start() + valid, "IBAN")
-    for region in _REGIONS:
-        yield from (Match(number.start, number.end, "phone") for number in PhoneNumberMatcher(text, region))

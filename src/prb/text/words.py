@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache, lru_cache
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
@@ -48,19 +47,12 @@ def reading_grade(text: str) -> float:
     tokens = words(text)
     if not tokens:
         return 0.0
-    per_sentence = len(tokens) / max(1, len(sentences(text)))
-    return 0.39 * per_sentence + 11.8 * sum(map(syllables, tokens)) / len(tokens) - 15.59
-
-
-def syllables(word: str) -> int:
-    return len(_hyphenation().positions(word)) + 1
-
-
-@cache
-def _hyphenation() -> Any:
     from pyphen import Pyphen
 
-    return Pyphen(lang="en_US")
+    hyphens = Pyphen(lang="en_US").positions
+    per_sentence = len(tokens) / max(1, len(sentences(text)))
+    syllables = sum(len(hyphens(token)) + 1 for token in tokens)
+    return 0.39 * per_sentence + 11.8 * syllables / len(tokens) - 15.59
 
 
 NEAR_DUPLICATE = 0.9

@@ -18,8 +18,8 @@ from tests.data.named.mirror_rules import HARD, RESTRAINED, row_rules, set_rules
 
 
 @cache
-def rows() -> list[Pair]:
-    return [pair for split in ("dev", "test") for pair in load_pairs("mirror", split=split)]
+def rows(*splits: str) -> list[Pair]:
+    return [pair for split in splits for pair in load_pairs("mirror", split=split)]
 
 
 def test_the_datasheet_names_this_version_and_these_very_rows() -> None:
@@ -39,25 +39,20 @@ def test_it_breaks_no_rule_and_gives_no_warning() -> None:
 # --- hard ---
 
 
-@cache
-def hard() -> list[Pair]:
-    return load_pairs("mirror", split="hard")
-
-
 def test_hard_has_240_rows_of_24_users_with_long_histories() -> None:
-    assert len(hard()) == 240
-    users = {pair.user: pair for pair in hard()}
+    assert len(rows("hard")) == 240
+    users = {pair.user: pair for pair in rows("hard")}
     assert len(users) == 24
-    assert not set(users) & {pair.user for pair in rows()}
+    assert not set(users) & {pair.user for pair in rows("dev", "test")}
     assert all(80 <= len(pair.profile) <= 160 for pair in users.values())
-    counts = Counter(pair.tier for pair in hard())
+    counts = Counter(pair.tier for pair in rows("hard"))
     assert set(counts) == set(HARD.tiers)
     assert min(counts.values()) >= 20
 
 
 def test_a_user_blind_model_scores_half_on_hard_rows_with_two_answers() -> None:
-    by_id = {pair.id: pair for pair in hard()}
-    for pair in hard():
+    by_id = {pair.id: pair for pair in rows("hard")}
+    for pair in rows("hard"):
         twin = by_id[str(pair.mirror)]
         assert set(twin.answers) == set(pair.answers)
         assert twin.chosen != pair.chosen
@@ -67,24 +62,19 @@ def test_a_user_blind_model_scores_half_on_hard_rows_with_two_answers() -> None:
 # --- restraint ---
 
 
-@cache
-def restraint() -> list[Pair]:
-    return load_pairs("mirror", split="restraint")
-
-
 def test_restraint_has_120_rows_of_the_users_of_test_in_five_kinds() -> None:
-    assert len(restraint()) == 120
-    assert {pair.user for pair in restraint()} == {pair.user for pair in rows() if pair.split == "test"}
-    assert Counter(pair.tier for pair in restraint()) == dict.fromkeys(RESTRAINED.tiers, 24)
-    assert Counter(pair.category for pair in restraint()) == dict.fromkeys(CATEGORIES, 40)
+    assert len(rows("restraint")) == 120
+    assert {pair.user for pair in rows("restraint")} == {pair.user for pair in rows("test")}
+    assert Counter(pair.tier for pair in rows("restraint")) == dict.fromkeys(RESTRAINED.tiers, 24)
+    assert Counter(pair.category for pair in rows("restraint")) == dict.fromkeys(CATEGORIES, 40)
 
 
 def test_a_couple_has_the_same_right_answer_and_a_wrong_one_each() -> None:
     asked: dict[str, list[Pair]] = {}
-    for pair in restraint():
+    for pair in rows("restraint"):
         asked.setdefault(pair.question, []).append(pair)
     assert len(asked) == 60
-    couple = {pair.user: pair.id.split("-")[0] for pair in rows()}
+    couple = {pair.user: pair.id.split("-")[0] for pair in rows("dev", "test")}
     for first, second in asked.values():
         assert first.chosen == second.chosen
         assert first.rejected != second.rejected
@@ -93,11 +83,11 @@ def test_a_couple_has_the_same_right_answer_and_a_wrong_one_each() -> None:
 
 
 def test_a_history_differs_from_that_of_test_only_by_posts_that_withdraw_a_taste() -> None:
-    before = {pair.user: list(pair.profile) for pair in rows()}
-    added = {pair.user: list(pair.profile)[len(before[pair.user]) :] for pair in restraint()}
-    for pair in restraint():
+    before = {pair.user: list(pair.profile) for pair in rows("dev", "test")}
+    added = {pair.user: list(pair.profile)[len(before[pair.user]) :] for pair in rows("restraint")}
+    for pair in rows("restraint"):
         assert list(pair.profile) == [*before[pair.user], *added[pair.user]]
-    withdrawn = {pair.user for pair in restraint() if pair.tier == "restraint/withdrawn"}
+    withdrawn = {pair.user for pair in rows("restraint") if pair.tier == "restraint/withdrawn"}
     assert {user for user, posts in added.items() if posts} == withdrawn
 
 

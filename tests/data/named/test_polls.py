@@ -144,9 +144,7 @@ def two_camps(users: int, items: int = 12) -> list[str]:
     return ["".join(" " if i == u % items else "+-"[(u + i) % 2] for i in range(items)) for u in range(users)]
 
 
-def test_a_conversation_becomes_rows_with_topic_and_splits_but_no_groups_fitted_to_its_votes(
-    tmp_path,
-) -> None:
+def test_a_conversation_becomes_rows_with_topic_and_splits_but_no_groups_fitted_to_its_votes(tmp_path) -> None:
     conversation(tmp_path / "tea", two_camps(30), rejected=3)
     rows = read(f"polis?path={tmp_path}")
     assert {(row["question"], row["category"]) for row in rows} == {("Tea", "tea")}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prb.data.load import load
-from prb.data.named.simulate import LEVELS, World, bayes_accuracy, contests, fragments, preference, taste, truth
+from prb.data.named.simulate import LEVELS, World, bayes_accuracy, contest, fragments, preference, taste, truth
 from prb.data.schema import row_problems
 from prb.data.source import open_source
 from prb.errors import BadInput, BadSpec
@@ -144,8 +144,9 @@ def test_probabilities_are_those_of_bradley_and_terry() -> None:
 
 def test_labels_follow_their_probabilities() -> None:
     """The first-drawn answer wins as often as it should, in every band of probability."""
-    drawn = [(c.probability, c.swapped) for c in contests(World(persons=1000, noise=0.6))]
-    first_wins = [(1 - p if swapped else p, not swapped) for p, swapped in drawn]
+    world = World(persons=1000, noise=0.6)
+    drawn = [contest(world, user, n, taste(world, user)) for user in range(world.persons) for n in range(world.pairs)]
+    first_wins = [(1 - c.probability if c.swapped else c.probability, not c.swapped) for c in drawn]
     for low in (0.0, 0.2, 0.4, 0.6, 0.8):
         band = [(p, won) for p, won in first_wins if low <= p < low + 0.2]
         surplus = sum(won - p for p, won in band)

@@ -76,9 +76,7 @@ def prism(path: str) -> Source:
     conversations = main_file(path, "prism", "conversations.jsonl")
     survey = conversations.with_name("survey.jsonl")
 
-    @cache
-    def surveys() -> dict[str, Row]:
-        return {str(row["user_id"]): row for row in table(survey, "user_id")} if survey.is_file() else {}
+    surveys = cache(lambda: {str(row["user_id"]): row for row in table(survey, "user_id")} if survey.is_file() else {})
 
     @cache
     def messages() -> dict[str, list[tuple[str, dict[str, str]]]]:
@@ -371,12 +369,7 @@ SCALES = {
 
 @DATASETS.register("personalllm")
 def personalllm(
-    path: str,
-    *,
-    users: Count = 1000,
-    raters: Count = 1,
-    alpha: Annotated[float, Field(gt=0)] = 0.01,
-    voting: Voting,
+    path: str, *, users: Count = 1000, raters: Count = 1, alpha: Annotated[float, Field(gt=0)] = 0.01, voting: Voting
 ) -> Source:
     """The best of eight answers for a user who weighs ten reward models: simulated users, real reward models.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib.resources import files
 from typing import Annotated, Literal, NamedTuple
 
@@ -63,6 +63,8 @@ def mirror(
 
 # written couples
 
+Histories = dict[str, tuple[list[dict[str, str]], list[str]]]
+"""By user: all posts, and the ids of those that were written for the couple."""
 HARD_HISTORY = range(120, 161)
 """Posts per user in split `hard`."""
 
@@ -77,8 +79,7 @@ def written_rows(unfold: Mapping[str, Callable[[Row], Iterator[Row]]]) -> Iterat
 
 def unfold_hard(couple: Row) -> Iterator[Row]:
     """Rows of a couple whose histories are filled up with neutral posts; their written posts keep their order."""
-    profiles: dict[str, list[dict[str, str]]] = {}
-    numbers: dict[str, dict[int, str]] = {}
+    histories: Histories = {}
     answers = [want["answer"] for question in couple["questions"] for want in question["wants"].values()]
     answers += [answer for question in couple["questions"] for answer in question.get("others", ())]
     taken = runs_of(*answers)
@@ -89,18 +90,18 @@ def unfold_hard(couple: Row) -> Iterator[Row]:
         places = set(dice.shuffled(range(length))[: len(written)])
         queues = iter(written), iter(neutral)
         posts = [next(queues[place not in places]) for place in range(length)]
-        profiles[user] = [{"id": f"{user}-{n:03}", "category": "", "text": p["text"]} for n, p in enumerate(posts, 1)]
-        numbers[user] = {k: profiles[user][place]["id"] for k, place in enumerate(sorted(places), 1)}
-    return mirror_rows(couple, profiles, numbers, "hard")
+        profile = [{"id": f"{user}-{n:03}", "category": "", "text": p["text"]} for n, p in enumerate(posts, 1)]
+        histories[user] = profile, [profile[place]["id"] for place in sorted(places)]
+    return mirror_rows(couple, histories, "hard")
 
 
 def unfold_couple(couple: Row) -> Iterator[Row]:
-    profiles: dict[str, list[dict[str, str]]] = {}
+    histories: Histories = {}
     for user, content in couple["people"].items():
         posts = enumerate(content["posts"], 1)
-        profiles[user] = [{"id": f"{user}-{n:02}", "category": p["category"], "text": p["text"]} for n, p in posts]
-    numbers = {user: {n: post["id"] for n, post in enumerate(posts, 1)} for user, posts in profiles.items()}
-    return mirror_rows(couple, profiles, numbers, couple["split"])
+        profile = [{"id": f"{user}-{n:02}", "category": p["category"], "text": p["text"]} for n, p in posts]
+        histories[user] = profile, [post["id"] for post in profile]
+    return mirror_rows(couple, histories, couple["split"])
 
 
 def unfold_restraint(content: Row) -> Iterator[Row]:
@@ -136,20 +137,18 @@ def unfold_mention(content: Row) -> Iterator[Row]:
         yield {**row, **same, "bearing_posts": []}
 
 
-def mirror_rows(
-    couple: Row, profiles: dict[str, list[dict[str, str]]], posts: dict[str, dict[int, str]], split: str
-) -> Iterator[Row]:
-    """Every question under both users, the answers swapped; `posts` has the ids of users' own posts by number."""
+def mirror_rows(couple: Row, histories: Histories, split: str) -> Iterator[Row]:
+    """Every question under both users, the answers swapped."""
     first, second = couple["people"]
     for number, question in enumerate(couple["questions"], 1):
         name, wants = f"{couple['couple']}-q{number}", question["wants"]
         for user, other in ((first, second), (second, first)):
-            wrong = [wants[other]["answer"], *question.get("others", ())]
+            wrong, (profile, written) = [wants[other]["answer"], *question.get("others", ())], histories[user]
             row = {
                 "id": f"{name}-{user}",
                 "user": user,
                 "question": question["question"],
-                "profile": profiles[user],
+                "profile": profile,
                 "rubric_aspects": wants[user]["aspects"],
                 "narrative": wants[user]["narrative"],
                 "category": question["category"],
@@ -159,7 +158,7 @@ def mirror_rows(
                 "mirror": f"{name}-{other}",
                 "split": split,
                 "topic": question["topic"],
-                "bearing_posts": [posts[user][n] for n in wants[user]["bearing"]],
+                "bearing_posts": [written[n - 1] for n in wants[user]["bearing"]],
             }
             yield {**row, "drift": True} if wants[user].get("drift") else row
 
@@ -242,7 +241,7 @@ class Composed:
     """1 or 2: only this half of each axis's posts and questions."""
     name: str = ""
 
-    @property
+    @cached_property
     def bank(self) -> Bank:
         """What the split has; of `half`, posts and questions of which none is in the other half.
 
@@ -259,11 +258,12 @@ class Composed:
         def part(items: list[Row], together: int = 1) -> list[Row]:
             return [item for n, item in enumerate(items) if n // together % 2 == half - 1]
 
-        def pole(whole: Row) -> Row:
-            return {**whole, "evidence": part(whole["evidence"], 2), "exceptions": part(whole["exceptions"])}
-
         for name, axis in axes.items():
-            axes[name] = {**axis, "poles": list(map(pole, axis["poles"])), "questions": part(axis["questions"])}
+            poles = [
+                {**pole, "evidence": part(pole["evidence"], 2), "exceptions": part(pole["exceptions"])}
+                for pole in axis["poles"]
+            ]
+            axes[name] = {**axis, "poles": poles, "questions": part(axis["questions"])}
         return bank._replace(axes=axes, neutral=part(bank.neutral))
 
     def lessons(self) -> Iterator[Lesson]:
@@ -279,22 +279,20 @@ class Composed:
             yield Lesson(name, (first, second), answers, exceptions)
 
     def neutral(self) -> list[str]:
-        """Posts that show no preference."""
         return [post["text"] for post in self.bank.neutral]
 
     def rows(self) -> Iterator[RawRow]:
-        bank, line = self.bank, 0
-        names = list(bank.axes)
+        line, names = 0, list(self.bank.axes)
         for couple in range(self.users // 2):
             # every axis once before any comes again, in another order each time
             turn, place = divmod(couple, len(names))
             axis = Dice(self.seed, self.split, "turn", turn).shuffled(names)[place]
-            for row in self._couple(bank, couple, axis):
+            for row in self._couple(couple, axis):
                 line += 1
                 yield dict_row(self.split, line, row)
 
-    def _couple(self, bank: Bank, number: int, asked: str) -> Iterator[Row]:
-        dice = Dice(self.seed, self.split, "couple", number)
+    def _couple(self, number: int, asked: str) -> Iterator[Row]:
+        bank, dice = self.bank, Dice(self.seed, self.split, "couple", number)
         axis = bank.axes[asked]
         situational = dice.random() < SITUATIONAL
         poles = (dice.pick((0, 1)),) * 2 if situational else (0, 1)
@@ -312,7 +310,7 @@ class Composed:
         second = {name: pole if dice.random() < SAME_POLE else 1 - pole for name, pole in first.items()}
         couple = f"{self.split}-{self.seed}-{number:05}"
         histories = [
-            self._history(bank, f"{couple}-{'ab'[side]}", {asked: poles[side], **others_of}, asked, taken, made)
+            self._history(f"{couple}-{'ab'[side]}", {asked: poles[side], **others_of}, asked, taken, made)
             for side, (others_of, made) in enumerate(((first, exceptions), (second, exceptions and [])))
         ]
         for n, question in enumerate(questions, 1):
@@ -338,19 +336,13 @@ class Composed:
                 }
 
     def _history(
-        self,
-        bank: Bank,
-        user: str,
-        poles: dict[str, int],
-        asked: str,
-        taken: frozenset[str],
-        exceptions: list[Row] | None,
+        self, user: str, poles: dict[str, int], asked: str, taken: frozenset[str], exceptions: list[Row] | None
     ) -> tuple[str, list[Row], list[str], str]:
         """A user's posts in order, the ids of those that bear on the asked axis, and whether one states its pole.
 
         `exceptions` to the asked axis are given where the questions are about them, and drawn otherwise.
         """
-        dice = Dice(self.seed, user)
+        bank, dice = self.bank, Dice(self.seed, user)
         posts: list[tuple[str, Row]] = []
         for name, side in poles.items():
             pole = bank.axes[name]["poles"][side]

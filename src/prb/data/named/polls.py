@@ -12,7 +12,7 @@ from pathlib import Path
 from prb.data.pull import pulled_polis
 from prb.data.schema import about, folder_of, identifier, number, table, text
 from prb.data.source import DATASETS, BadRow, RawRow, Row, RowSource, Source, file_source
-from prb.data.votes import Ballot, Poll, PollSource, PollVoting, Vote, VoteSource, Voting, collect, user_split
+from prb.data.votes import Ballot, PollSource, PollVoting, Vote, VoteSource, Voting, collect, user_split
 from prb.errors import BadInput, unknown
 
 # Open data of Polis (compdemocracy.org/polis, CC BY 4.0): thousands of people voting on each other's statements.
@@ -46,8 +46,7 @@ def polis(*, conversation: str = "*", voting: PollVoting, path: str = "") -> Sou
         and not any(fnmatchcase(folder.name, pattern) for pattern in excluded)
     ]
     return PollSource(
-        lambda: (p for f in selected for p in collect(_polis_ballots(f), place=f"{f.name}/{MATRIX}")),
-        voting,
+        lambda: (p for f in selected for p in collect(_polis_ballots(f), place=f"{f.name}/{MATRIX}")), voting
     )
 
 
@@ -104,10 +103,7 @@ def global_dialogues(path: str, voting: PollVoting) -> Source:
             user, facts = f"{name}-{row['Participant ID']}", facts_of.get(row["Participant ID"], {})
             yield Ballot(name, question, user, item, vote, user_split(user), about(user, facts), facts)
 
-    def polls() -> Iterator[Poll]:
-        return collect(chain.from_iterable(map(ballots, rounds)), place=BINARY)
-
-    return PollSource(polls, voting)
+    return PollSource(lambda: collect(chain.from_iterable(map(ballots, rounds)), place=BINARY), voting)
 
 
 def _thoughts(folder: Path, name: str) -> dict[str, Row]:

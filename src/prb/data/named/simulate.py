@@ -124,8 +124,7 @@ class Simulated:
             profile = posts(world, user, weights)
             for number in range(world.pairs):
                 line += 1
-                pair = row(world, contest(world, user, number, weights), weights)
-                yield dict_row("simulate", line, pair | {"profile": profile})
+                yield dict_row("simulate", line, row(world, user, number, weights) | {"profile": profile})
 
 
 # the truth
@@ -148,7 +147,13 @@ def truth(spec: str | World) -> NDArray[np.float64]:
 
 def bayes_accuracy(spec: str | World, split: str | None = None) -> float:
     """The highest accuracy to expect, by a judge who knows every taste: the expectation over labels on these pairs."""
-    best = [max(c.probability, 1 - c.probability) for c in contests(world_of(spec), split)]
+    world, best = world_of(spec), list[float]()
+    for user in range(world.persons):
+        weights = taste(world, user)
+        for number in range(world.pairs):
+            if split in (None, world.split_of(user, number)):
+                chance = contest(world, user, number, weights).probability
+                best.append(max(chance, 1 - chance))
     if not best:
         raise BadSpec(f"this world has no rows in split {split!r}")
     return math.fsum(best) / len(best)
@@ -179,8 +184,6 @@ def _unit(vector: Sequence[float]) -> Vector:
 class Contest(NamedTuple):
     """Two answers, as numbers, and the user's choice."""
 
-    user: int
-    number: int
     chosen: tuple[int, ...]
     rejected: tuple[int, ...]
     probability: float
@@ -200,17 +203,8 @@ def contest(world: World, user: int, number: int, weights: Vector) -> Contest:
     if world.mirror and user % 2:  # the same luck seen from the other side: the twin picks the other answer
         luck = 1 - luck
     if luck < p:
-        return Contest(user, number, first, second, p, False)
-    return Contest(user, number, second, first, 1 - p, True)
-
-
-def contests(world: World, split: str | None = None) -> Iterator[Contest]:
-    """Every labeled pair as numbers, in the order of the rows, without any text."""
-    for user in range(world.persons):
-        weights = taste(world, user)
-        for number in range(world.pairs):
-            if split in (None, world.split_of(user, number)):
-                yield contest(world, user, number, weights)
+        return Contest(first, second, p, False)
+    return Contest(second, first, 1 - p, True)
 
 
 def preference(weights: Vector, first: Sequence[int], second: Sequence[int], noise: float) -> float:
@@ -262,8 +256,8 @@ def questions(split: str | None) -> tuple[tuple[Topic, str], ...]:
     return tuple((topic, fill(text, topic=topic.name)) for topic in of_split for text in fragments().questions)
 
 
-def row(world: World, choice: Contest, weights: Vector) -> Row:
-    user, number, drawn_by = choice.user, choice.number, world.drawn_by(choice.user)
+def row(world: World, user: int, number: int, weights: Vector) -> Row:
+    choice, drawn_by = contest(world, user, number, weights), world.drawn_by(user)
     split = world.split_of(user, number)
     pool = questions(split if world.split == "seen" else None)
     dice = Dice(world.seed, "questions", drawn_by)

@@ -11,24 +11,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from prb.data.schema import (
-    about,
-    conversation,
-    converted,
-    field,
-    identifier,
-    items,
-    messages_or_text,
-    text,
-)
+from prb.data.schema import about, conversation, converted, field, identifier, items, messages_or_text, text
 from prb.data.source import DATASETS, BadRow, RawRow, Row, Source, open_rows
 from prb.data.votes import Ballot, Poll, PollSource, PollVoting, Vote, VoteSource, collect
 from prb.errors import BadSpec
 
 TIES = ("", "tie")
 OPINIONS = {"agree": 1.0, "like": 1.0, "1": 1.0, "disagree": -1.0, "dislike": -1.0, "-1": -1.0, "pass": 0.0, "0": 0.0}
-ASKED_OF_USER = "Which statement does this user agree with?"
-"""The question of votes on items without a topic."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +104,7 @@ def _ballots_on_items(columns: Columns, row: Row, at: RawRow) -> Iterator[Ballot
     if opinion is None:
         raise BadRow(f"`{column}` is {value!r}; known are {', '.join(OPINIONS)}")
     yield Ballot(
-        question=text(row, columns.prompt) if row.get(columns.prompt) else ASKED_OF_USER,
+        question=text(row, columns.prompt) if row.get(columns.prompt) else "Which statement does this user agree with?",
         user=user,
         item=text(row, columns.item).strip(),
         value=opinion,
