@@ -20,7 +20,6 @@ from prb.training.learning import (
     Learning,
     Training,
     first_rows,
-    fit_scaler,
     fold_of,
     held_out_margins,
     learn,
@@ -157,7 +156,7 @@ def test_a_loss_that_is_not_finite_stops_with_advice():
 
 
 def test_scaling_knows_the_fitted_rows_only():
-    scaler = fit_scaler(USERS.examples, FIT, 0)
+    scaler = learn("light", USERS.examples, FIT, HELD, SHORT).head.scaler
     answers = USERS.examples.vectors[USERS.examples.rows[FIT, 1:3].ravel()].astype(np.float64)
     np.testing.assert_allclose(scaler.answer, [answers.mean(axis=0), answers.std(axis=0)], rtol=1e-5)
 

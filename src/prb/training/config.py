@@ -162,15 +162,6 @@ class FullConfig(OutputConfig, UserConfig, TrainingRows):
         """Folder of the trained model."""
         return self.folder(f"train-{self.method}")
 
-    @property
-    def model_spec(self) -> str:
-        """What to give to `prb evaluate --model`."""
-        more = {"max_length": str(self.options.max_length)} if self.options.max_length else {}
-        if self.kind == "reward-model":
-            return str(Spec("classifier", {"path": str(self.target), **more}))
-        reference = {"reference": self.source, "beta": str(self.dpo.beta)}
-        return str(Spec("implicit", {"policy": str(self.target), **reference, **more}))
-
 
 def config_of(method: str) -> type[TrainConfig | FullConfig]:
     """The settings that a method takes."""

@@ -125,11 +125,6 @@ def _solve(row: Any, known: Floats, target: Floats, rows: int, ridge: Floats) ->
     return np.asarray(np.linalg.solve(gram + np.diag(ridge), right[:, :, None])[:, :, 0])
 
 
-def fit(ratings: Ratings, method: Collaborative, features: Features, *, seed: int = 0) -> Factors:
-    bias, items = factorize(ratings, method.rank, method.prior, seed=seed)
-    return with_words(bias, items, ratings.items, features)
-
-
 def with_words(bias: Floats, items: Floats, texts: Sequence[str], features: Features) -> Factors:
     """Bias and factors of items, and how to predict those of others from their words."""
     from sklearn.linear_model import RidgeCV
