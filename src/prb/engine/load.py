@@ -79,9 +79,11 @@ class Checkpoint:
 
     @cached_property
     def probe_tokens(self) -> list[int]:
-        from prb.engine.states import probe_tokens
+        """At least 64 tokens of prose, unless the model reads fewer."""
+        from prb.engine.states import PROBE_TEXT, PROBE_TOKENS
 
-        return probe_tokens(self.tokenizer, self.max_length)
+        length = min(PROBE_TOKENS, self.max_length)
+        return list(self.tokenizer(PROBE_TEXT, truncation=True, max_length=length)["input_ids"])[:length]
 
     @cached_property
     def sharing(self) -> Sharing:
