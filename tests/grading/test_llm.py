@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prb.errors import BadSpec
 from prb.grading import GRADERS, Answered, Grades, as_line
-from prb.grading.llm import LLMGrader, read_all, read_one
+from prb.grading.llm import LLMGrader, read_grades
 from prb.llm import Completion, Request, ScriptedLLM
 from prb.types import Aspect, Failure
 
@@ -129,11 +129,11 @@ def test_a_wrong_spec_is_refused(spec) -> None:
 
 
 def one(text: str) -> tuple[int, ...] | Failure | None:
-    return read_one(Completion(text=text))
+    return read_grades(Completion(text=text))
 
 
 def both(text: str) -> tuple[int, ...] | Failure | None:
-    return read_all(Completion(text=text), 2)
+    return read_grades(Completion(text=text), 2)
 
 
 def test_every_real_reply_that_a_published_parser_rejected_is_read(shared_data) -> None:
@@ -238,15 +238,15 @@ def test_missing_doubtful_or_unknown_aspects_are_none(text) -> None:
 
 
 def test_a_reply_that_was_cut_off_has_no_grades() -> None:
-    assert read_one(Completion(text='{"grade": 2}', truncated=True)) is None
-    assert read_all(Completion(text="[2, 0]", truncated=True), 2) is None
+    assert read_grades(Completion(text='{"grade": 2}', truncated=True)) is None
+    assert read_grades(Completion(text="[2, 0]", truncated=True), 2) is None
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.text(max_size=40))
 def test_what_was_asked_for_is_always_read(grades, why) -> None:
     said = [{"aspect": n, "why": why, "grade": grade} for n, grade in enumerate(grades, 1)]
     for text in (json.dumps(said), f"Here:\n```json\n{json.dumps(said, indent=1)}\n```"):
-        assert read_all(Completion(text=text), len(grades)) == tuple(grades)
+        assert read_grades(Completion(text=text), len(grades)) == tuple(grades)
 
 
 @given(st.text(max_size=300))

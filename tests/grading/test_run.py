@@ -22,7 +22,7 @@ from prb.data.schema import read_items, to_pair
 from prb.data.source import open_source
 from prb.errors import BadData, BadInput, TooManyFailures
 from prb.evaluation.conditions import true_plan
-from prb.grading import Answered, GradeConfig, Grades, answered, grading_calls
+from prb.grading import Answered, GradeConfig, Grades, answered, shown
 from prb.grading.llm import LLMGrader
 from prb.grading.run import (
     GradedPair,
@@ -41,7 +41,6 @@ from prb.grading.run import (
 from prb.llm import ScriptedLLM
 from prb.runs import read_lines
 from prb.types import Aspect, Failure
-from prb.work import CalledModel
 from tests.conftest import make_row, make_twins
 
 Write = Callable[..., Path]
@@ -275,12 +274,7 @@ def test_a_wrong_way_to_count_is_an_error_of_the_row(run, write_jsonl, wrong) ->
 
 
 def test_a_grader_reads_that_an_aspect_is_negative_and_never_how_much_it_counts() -> None:
-    asks = [
-        Answered(question="q", answer="a", rubric=(aspect,))
-        for aspect in (Aspect("x"), Aspect("x", weight=5, required=True), Aspect("x", negative=True))
-    ]
-    keys = [call.key for call in grading_calls(CalledModel.of("g", LLMGrader(ScriptedLLM("")), "grade"), asks)]
-    assert keys[0] == keys[1] != keys[2]
+    assert shown(Aspect("x")) == shown(Aspect("x", weight=5, required=True)) != shown(Aspect("x", negative=True))
     pair = to_pair(make_row())
     assert answered(pair, "x", masked=True).rubric == pair.rubric
 
