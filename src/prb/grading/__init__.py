@@ -118,7 +118,6 @@ def grade_answers(
 
 
 def is_graded(values: Any) -> TypeGuard[list[float]]:
-    """Whether this is a list of grades on the scale."""
     if not isinstance(values, list) or not values:
         return False
     return all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= TOP for v in values)

@@ -111,8 +111,6 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class License:
-    """What a judge may be used for in place of people."""
-
     judge: str
     human: str
     epsilon: float

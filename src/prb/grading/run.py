@@ -44,13 +44,7 @@ from prb.stats.estimate import Floats, Ints, average, by_label, codes, share
 from prb.stats.paired import difference
 from prb.summary import DatasetAbout
 from prb.types import Difference, Estimate, Failure, Pair
-from prb.work import (
-    Breaker,
-    CalledModel,
-    open_replies,
-    refuse_failures,
-    share_problem,
-)
+from prb.work import Breaker, CalledModel, open_replies, refuse_failures, share_problem
 
 GRADES = "grades.jsonl"
 Graded = Grades | Failure
@@ -200,7 +194,6 @@ class GradingJob:
         """What is graded, in the order of the files."""
 
     def key(self, line: Mapping[str, Any]) -> GradeKey:
-        """The answer on a line of an input file."""
         if str(line.get("pair")) not in self.pairs:
             raise ValueError(f"`pair` must be the id of a row of {self.name}, not {line.get('pair')!r}")
         if not isinstance(line.get("answer"), str):
@@ -218,7 +211,6 @@ class GradingJob:
         return key, Grades(aspects=tuple(map(float, grades)), rubric=rubric)
 
     def line(self, key: GradeKey, graded: Graded) -> dict[str, Any]:
-        """Of `grades.jsonl`."""
         user, cluster = self.pairs[key.pair].user, self._clusters[key.pair]
         return {**key._asdict(), "user": user, "cluster": cluster, **as_line(graded)}
 
@@ -245,9 +237,7 @@ class GradingJob:
             pairs.append(GradedPair(clusters[pair.id], pair.category, pair.tier, chosen, rejected))
         human = [GradedTwice(clusters[key.pair], graded[key], grades) for key, grades in self._human]
         return ValidationSummary(
-            validation=discrimination(pairs, seed=seed),
-            human=agreement(human, seed=seed) if human else None,
-            **about,
+            validation=discrimination(pairs, seed=seed), human=agreement(human, seed=seed) if human else None, **about
         )
 
 

@@ -154,7 +154,6 @@ _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", r
 
 
 def winner(first: float, second: float) -> Winner:
-    """The answer with the higher score."""
     return "tie" if first == second else "first" if first > second else "second"
 
 

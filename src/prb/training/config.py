@@ -81,7 +81,6 @@ class TrainConfig(OutputConfig, EngineConfig, TrainingRows):
 
     @property
     def target(self) -> Path:
-        """Folder of the trained head."""
         return self.folder(f"train-{self.method}")
 
 
@@ -159,7 +158,6 @@ class FullConfig(OutputConfig, UserConfig, TrainingRows):
 
     @property
     def target(self) -> Path:
-        """Folder of the trained model."""
         return self.folder(f"train-{self.method}")
 
 

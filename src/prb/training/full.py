@@ -150,7 +150,6 @@ def token_columns(method: str, chosen: Text, rejected: Text) -> dict[str, list[i
 
 
 def load_base(config: FullConfig) -> Checkpoint:
-    """What training starts from."""
     transformers.set_seed(config.seed)  # transformers draws a fresh head from the global state
     options = config.options
     loading = Loading(

@@ -109,7 +109,6 @@ def open_training(spec: str, split: str | None, limit: int | None = None) -> Dat
 
 
 def provenance(config: TrainConfig | FullConfig, dataset: Dataset) -> dict[str, Any]:
-    """What every card says of its training."""
     data = {"name": dataset.name, "fingerprint": dataset.fingerprint, "split": dataset.split, "rows": len(dataset)}
     return {"prb": __version__, "data": data, "train": config.saved(), "seed": config.seed}
 
@@ -209,8 +208,6 @@ SCALER_STREAM, SOLVE_STREAM, START_STREAM, ORDER_STREAM, KNOWN_STREAM = range(1,
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """How a method is fitted."""
-
     epochs: int = 60
     seed: int = 0
     l2: float = 0.01

@@ -94,7 +94,6 @@ class Head:
             return np.asarray(self.method.reward(self.tensors(), pairs.view, pairs.chosen).numpy())
 
     def infer(self, support: Pairs, users: int) -> Floats:
-        """A code for each user from their labeled pairs."""
         if not self.method.code_size:
             return np.zeros((users, 0))
         pairs, prior_mean = tensors(self.scaler.pairs(support)), require_torch().from_numpy(self.prior_mean)
@@ -107,7 +106,6 @@ class Head:
 
 
 def tensors(pairs: Pairs, dtype: str = "float64") -> Pairs:
-    """The same pairs for torch."""
     torch = require_torch()
 
     def real(array: NDArray[Any]) -> Any:
@@ -219,8 +217,6 @@ def fingerprint(folder: Path, names: Sequence[str] = (WEIGHTS, CARD, USERS)) -> 
 
 
 class Personal:
-    """A trained head as a scorer."""
-
     def __init__(self, head: Head, features: Features, name: str) -> None:
         self.fingerprint, self.execution = f"personal-{name}", execution_of(features)
         self.head, self._features = head, features
