@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,7 +86,8 @@ def grade(
         answers = {key: answered(job.pairs[key.pair], key.answer, masked=masked) for key in job.keys}
         graded = grade_answers(asked, answers, replies, Breaker(), progress)
         progress.begin("summarizing")
-        write_lines(out / GRADES, starmap(job.line, graded.items()))
+        of = {key: {"user": job.pairs[key.pair].user, "cluster": job.clusters[key.pair]} for key in graded}
+        write_lines(out / GRADES, ({**key._asdict(), **of[key], **as_line(one)} for key, one in graded.items()))
         summary: dict[str, Any] = msgspec.to_builtins(job.summary(graded, grader))
         run.finish({SUMMARY: summary})
     return Finished(out, summary)
@@ -182,7 +182,7 @@ class GradingJob:
         self.name = dataset.name + (f", split {dataset.split}" if dataset.split else "")
         self.about = GradedDataset(dataset.name, dataset.split, dataset.fingerprint, rows=len(dataset))
         self.pairs = {pair.id: replace(pair, profile=()) for pair in dataset if isinstance(pair, Pair)}
-        self._clusters = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
+        self.clusters = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
         if not any(pair.rubric for pair in self.pairs.values()):
             raise BadInput(f"no row of {self.name} has a rubric (`rubric_aspects`): there is nothing to grade against")
         self._answers = read_items(config.answers, self.key)[: config.limit] if config.answers else []
@@ -210,12 +210,8 @@ class GradingJob:
             raise ValueError(f"`grades` must be {len(rubric)} times 0, 1 or 2, one per aspect of row {key.pair!r}")
         return key, Grades(aspects=tuple(map(float, grades)), rubric=rubric)
 
-    def line(self, key: GradeKey, graded: Graded) -> dict[str, Any]:
-        user, cluster = self.pairs[key.pair].user, self._clusters[key.pair]
-        return {**key._asdict(), "user": user, "cluster": cluster, **as_line(graded)}
-
     def summary(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> ScoreSummary | ValidationSummary:
-        seed, clusters = self._config.seed, self._clusters
+        seed, clusters = self._config.seed, self.clusters
         about: dict[str, Any] = {
             "grader": GraderAbout.of(self._config.grader, grader),
             "dataset": self.about,

@@ -215,26 +215,30 @@ def read_items(reply: Completion, style: Style, count: int) -> Reward | None:
 
 def weigh_choice(reply: Completion, style: Style) -> Verdict | Failure:
     """The label more likely to come first; equally likely ones tie."""
-    logprobs = _label_logprobs(reply.first, list(style.labels), all_needed=True)
-    if isinstance(logprobs, Failure):
-        return logprobs
+    weighed = _label_logprobs(reply.first, list(style.labels), all_needed=True)
+    if isinstance(weighed, Failure):
+        return weighed
+    logprobs, text = weighed
     log_odds = logprobs["A"] - logprobs["B"]
-    finite = log_odds if math.isfinite(log_odds) else None
-    return Verdict(choice=winner(log_odds, 0), log_odds=finite, text=_shown(logprobs))
+    return Verdict(choice=winner(log_odds, 0), log_odds=log_odds if math.isfinite(log_odds) else None, text=text)
 
 
 def weigh_rating(reply: Completion, style: Style) -> Reward | Failure:
     """The mean of the scale's digits, weighted by how likely each is to come first."""
     low, high = style.scale
-    logprobs = _label_logprobs(reply.first, [str(n) for n in range(low, high + 1)], all_needed=False)
-    if isinstance(logprobs, Failure):
-        return logprobs
+    weighed = _label_logprobs(reply.first, [str(n) for n in range(low, high + 1)], all_needed=False)
+    if isinstance(weighed, Failure):
+        return weighed
+    logprobs, text = weighed
     weights = np.exp(np.array(list(logprobs.values())) - max(logprobs.values()))
-    return Reward(float(np.average(list(map(int, logprobs)), weights=weights)), text=_shown(logprobs))
+    return Reward(float(np.average(list(map(int, logprobs)), weights=weights)), text=text)
 
 
-def _label_logprobs(first: Mapping[str, float], labels: list[str], *, all_needed: bool) -> dict[str, float] | Failure:
-    """Log-probability of each label that is there, summed over its spellings with and without a leading space."""
+def _label_logprobs(
+    first: Mapping[str, float], labels: list[str], *, all_needed: bool
+) -> tuple[dict[str, float], str] | Failure:
+    """Log-probability of each label that is there, summed over its spellings with and without a leading space; and all
+    of them as a text."""
     if not first:
         return Failure("no log-probabilities", "the backend returned none for the first token")
     logprobs: dict[str, float] = {}
@@ -245,13 +249,8 @@ def _label_logprobs(first: Mapping[str, float], labels: list[str], *, all_needed
     if not logprobs or (missing and all_needed):
         likeliest = ", ".join(repr(token) for token in sorted(first, key=lambda token: -first[token])[:5])
         return Failure("label not among the first tokens", f"no {', '.join(missing)}; likeliest: {likeliest}")
-    if not math.isfinite(max(logprobs.values())):
-        return Failure("no usable log-probabilities", _shown(logprobs))
-    return logprobs
-
-
-def _shown(logprobs: Mapping[str, float]) -> str:
-    return "log-probabilities: " + ", ".join(f"{label} {value:.4f}" for label, value in logprobs.items())
+    text = "log-probabilities: " + ", ".join(f"{label} {value:.4f}" for label, value in logprobs.items())
+    return (logprobs, text) if math.isfinite(max(logprobs.values())) else Failure("no usable log-probabilities", text)
 
 
 class Judge:
