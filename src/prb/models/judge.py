@@ -80,6 +80,14 @@ class Style:
             return "checklist"
         return "pairwise" if self.labels or self.keys else "rating"
 
+    @property
+    def slots(self) -> frozenset[str]:
+        """What a prompt of this style must contain."""
+        if self.items:  # what is known of the user went into the list
+            return frozenset({"plan", "question", "answer"})
+        answers = ("answer_a", "answer_b") if self.kind == "pairwise" else ("answer",)
+        return frozenset({"posts", "plan", "question", *answers})
+
 
 def final(marker: str, value: str) -> str:
     """A line that ends with a value after the marker, which stands there once: a list of options is no choice."""
@@ -322,11 +330,21 @@ class ChecklistJudge(Judge):
 
 
 def judge_chat(template: str, query: Query, *, numbered: bool = False, **answers: str) -> Chat:
-    """What a judge reads; a missing history or a missing plan leaves no trace.
+    """What a judge reads; a line of equals signs in the template ends a system message. The template is split before it
+    is filled, so no text can begin another message."""
+    parts = re.split(r"^=+$", template, maxsplit=1, flags=re.MULTILINE)
+    roles: tuple[Role, ...] = ("system", "user")
+    return tuple(
+        Turn(role, judge_prompt(part, query, numbered=numbered, **answers))
+        for role, part in zip(roles[-len(parts) :], parts, strict=True)
+    )
 
-    A line of equals signs in the template ends a system message. The template is split before it is filled, in one
-    pass, so no text can begin another message. Slot `posts` holds the whole history, past choices too, and `question`
-    the turns before it: a custom prompt shows everything that a query has.
+
+def judge_prompt(template: str, query: Query, *, numbered: bool = False, **answers: str) -> str:
+    """The prompt, filled in one pass; a missing history or a missing plan leaves no trace.
+
+    Slot `posts` holds the whole history, past choices too, and `question` the turns before it: a custom prompt shows
+    everything that a query has.
     """
     material = {"question": quoted_question(query)}
     material |= {slot: quote(ANSWER_NAMES[slot], text) for slot, text in answers.items()}
@@ -335,12 +353,9 @@ def judge_chat(template: str, query: Query, *, numbered: bool = False, **answers
     if query.plan:
         items = [f"{n}. {item}" if numbered else f"- {item}" for n, item in enumerate(query.plan, 1)]
         material["plan"] = quote("checklist" if numbered else "what this person probably wants", "\n".join(items))
-    parts = re.split(r"^=+$", template, maxsplit=1, flags=re.MULTILINE)
     for absent in {"posts", "plan"} - material.keys():
-        parts = [re.sub(rf"\{{{absent}\}}\s*", "", part) for part in parts]
-    roles: tuple[Role, ...] = ("system", "user")
-    roles = roles[-len(parts) :]
-    return tuple(Turn(role, with_material(part, **material)) for role, part in zip(roles, parts, strict=True))
+        template = re.sub(rf"\{{{absent}\}}\s*", "", template)
+    return with_material(template, **material)
 
 
 @MODELS.register("judge")
@@ -364,11 +379,7 @@ def judge(
     if logprobs and not chosen.direct:
         direct = " or ".join(f"style={name}" for name, other in STYLES.items() if other.direct)
         raise BadSpec(f"logprobs=true reads the first token of the reply, so it needs {direct}, not style={style}")
-    template = None
-    if prompt is not None:
-        answers = {"answer_a", "answer_b"} if chosen.kind == "pairwise" else {"answer"}
-        # what is known of the user went into a checklist
-        template = read_template(prompt, {"plan", "question", *answers} | (set() if chosen.items else {"posts"}))
+    template = None if prompt is None else read_template(prompt, chosen.slots)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
     kinds: dict[str, type[PairwiseJudge | RatingJudge | ChecklistJudge]] = {
         "pairwise": PairwiseJudge,
