@@ -29,14 +29,12 @@ from prb.data.load import load
 from prb.data.pull import pulled_polis
 from prb.hashing import text_digest
 from prb.models import MODELS
-from prb.models.baselines import VoteKernel
 from prb.models.personal.collaborative import (
     Collaborative,
     CollaborativeScorer,
     Factors,
     Ratings,
     factorize,
-    fit,
     ratings_of,
     save_factors,
     votes_by_user,
@@ -45,6 +43,7 @@ from prb.models.personal.collaborative import (
 from prb.models.personal.features import make_features
 from prb.models.personal.head import Head, Personal, save
 from prb.models.personal.methods import METHODS
+from prb.models.scripted import ScriptedScorer
 from prb.reporting.figures import drawing, series
 from prb.reporting.format import number, p_value
 from prb.runs import read_json, write_json
@@ -207,7 +206,7 @@ def choose_similar(dev: Twins) -> Chosen:
     for encoder, nearest in product(ENCODERS, NEAREST):
         method = f"embedding?votes=true&encoder={encoder}&nearest={nearest}"
         model = MODELS.make(method)
-        assert isinstance(model, VoteKernel)
+        assert isinstance(model, ScriptedScorer)
         best = better(best, method, encoder, dev.ordered(model))
     assert best
     return best
@@ -249,7 +248,7 @@ def choose_collaborative(path: Path, names: Sequence[str], dev: Twins, work: Pat
     ratings, best, setting = ratings_of(votes_by_user(rows).values()), None, Collaborative()
     for rank, prior in product(RANKS, PRIORS):
         tried, method = Collaborative(rank, prior), f"collaborative?rank={rank}&prior={prior:g}"
-        factors = fit(ratings, tried, features["static"])
+        factors = with_words(*factorize(ratings, rank, prior), ratings.items, features["static"])
         before, best = best, better(best, method, "static", dev.ordered(scorer(factors, ratings, prior, "static")))
         setting = setting if best is before else tried
     assert best

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
@@ -42,7 +43,7 @@ from prb.evaluation.planners import PLANNERS
 from prb.evaluation.run import evaluate
 from prb.hashing import draw
 from prb.models import MODELS
-from prb.models.baselines import AspectMatch, Embedding
+from prb.models.baselines import history_affinity, plan_affinity
 from prb.models.personal.features import Features, encoded_texts, make_features
 from prb.models.personal.head import Personal, fingerprint, read
 from prb.models.scripted import Noisy, ScriptedScorer
@@ -53,7 +54,7 @@ from prb.reporting.results import Correlation
 from prb.stats.credit import curves
 from prb.stats.estimate import Floats
 from prb.stats.ranking import permutation_p, spearman
-from prb.text.encoders import Matrix, Vector
+from prb.text.encoders import Encoder, Matrix, Vector
 from prb.text.words import sentences
 from prb.training.config import TrainConfig
 from prb.training.run import train
@@ -346,25 +347,29 @@ class OtherQueries:
         return self._queries.get((query.user, query.question), query)
 
 
+def embedding(encoder: Encoder, nearest: int) -> Scorer:
+    return ScriptedScorer(partial(history_affinity, encoder, nearest), f"embedding-{encoder.fingerprint}-{nearest}")
+
+
 def reward_models(args: Args, progress: Progress) -> Iterator[tuple[str, dict[str, Scorer]]]:
     """Those without trained heads, then all that see an answer through the same features."""
     dataset = load("mirror", donors=True)
     asked = {what: queries(dataset, what) for what in ("oracle", "plan", "shuffled")}
     wrong = dict(wrong_rubrics(dataset))
     features = {name: Remembered(make_features(FEATURES[name])) for name in args.features}
-    reads = {name: AspectMatch(features[name]) for name in ("static", "minilm")}
+    reads = {n: ScriptedScorer(partial(plan_affinity, features[n]), f"aspect-match-{n}") for n in ("static", "minilm")}
     models: dict[str, Scorer] = {}
     for n, sd in enumerate(NOISE):
         models[f"noisy oracle sd={sd:g}"] = OtherQueries(Noisy(reads["minilm"], sd, n), "oracle", asked["oracle"])
     for sd in (0.0, 0.1):
         models[f"wrong rubric sd={sd:g}"] = OtherQueries(Noisy(reads["minilm"], sd, 50), "wrong rubric", wrong)
-    models["wrong posts"] = OtherQueries(Embedding(features["minilm"], 3), "shuffled", asked["shuffled"])
+    models["wrong posts"] = OtherQueries(embedding(features["minilm"], 3), "shuffled", asked["shuffled"])
     models |= {name: scorer(name) for name in ("random", "random?seed=1", "length", "constant", "lexical")}
     models["shortest"] = ScriptedScorer(lambda ask: -float(len(ask.answer)), "shortest")
     models |= {f"aspect-match on {name}": OtherQueries(r, "plan", asked["plan"]) for name, r in reads.items()}
     yield "untrained", models
     for name, encoder in features.items():
-        models = {f"embedding on {name}, nearest={n}": Embedding(encoder, n) for n in (1, 3, 10)}
+        models = {f"embedding on {name}, nearest={n}": embedding(encoder, n) for n in (1, 3, 10)}
         for method in METHODS:
             for axes in AXES[name]:
                 folder = trained(args, method, FEATURES[name], axes, f"{method}-{name}-{axes}", progress)

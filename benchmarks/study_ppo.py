@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,10 +23,10 @@ from record import ROOT, write_between
 
 from prb.data.load import load
 from prb.downstream.ppo import PpoConfig, PpoSummary, ppo
-from prb.models.baselines import AspectMatch
+from prb.models.baselines import plan_affinity
 from prb.models.personal.features import make_features
 from prb.models.personal.head import Personal, fingerprint, read
-from prb.models.scripted import Noisy
+from prb.models.scripted import Noisy, ScriptedScorer
 from prb.progress import Progress, watch
 from prb.reporting.format import Table, markdown, number, p_equals
 from prb.stats.ranking import permutation_p, spearman
@@ -136,7 +137,7 @@ def reward_models(args: Args) -> dict[str, Scorer]:
         rubrics |= queries(dataset, "oracle")
         posts |= queries(dataset, "profile")
     features = Remembered(make_features(FEATURES["SmolLM2"]))
-    reads = AspectMatch(Remembered(make_features("minilm")))
+    reads = ScriptedScorer(partial(plan_affinity, Remembered(make_features("minilm"))), "aspect-match-minilm")
     models: dict[str, Scorer] = {"random": scorer("random")}
     models[HEAD] = OtherQueries(Personal(read(args.head)[0], features, fingerprint(args.head)), "all posts", posts)
     for sd, seed in sorted(NOISE.items(), reverse=True):

@@ -228,7 +228,6 @@ def by_hand(loaded: Checkpoint, query: Query, answer: str, layer: int) -> np.nda
 def test_shared_prefixes_give_the_states_of_a_plain_pass(loaded: Checkpoint, layer: int) -> None:
     asks = [Ask(QUERY, "a book"), Ask(QUERY, "cook late, cook long"), Ask(Query(question="ask"), "a book")]
     for ask, vector in zip(asks, HiddenStates(loaded, layer, "mean").answers(asks), strict=True):
-        assert not isinstance(vector, Failure)
         np.testing.assert_allclose(vector, by_hand(loaded, ask.query, ask.answer, layer), atol=2e-4)
 
 
@@ -238,12 +237,6 @@ def test_a_text_alone_is_read_without_a_template(loaded: Checkpoint) -> None:
         out = loaded.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
     made = HiddenStates(loaded, 2, "mean").texts(["early day", "b"])
     np.testing.assert_allclose(made[0], out.hidden_states[2][0].mean(dim=0).numpy(), atol=2e-4)
-
-
-def test_an_answer_that_cannot_be_read_is_a_failure_and_the_others_are_not(loaded: Checkpoint) -> None:
-    found = HiddenStates(loaded, 2, "mean").answers([Ask(QUERY, "b " * 2000), Ask(Query(question="ask"), "a")])
-    assert isinstance(found[0], Failure)
-    assert not isinstance(found[1], Failure)
 
 
 def test_a_layer_that_is_not_there_is_refused(loaded: Checkpoint) -> None:
@@ -271,10 +264,8 @@ def test_shifted_states_tell_the_answer_from_what_the_posts_change_in_it(tmp_pat
     asks = [Ask(QUERY, "a book"), Ask(Query(question=QUERY.question), "a book"), Ask(QUERY, " ")]
     told, plain, empty = make_features(spec).answers(asks)
     shifted = make_features(f"{spec}&shift=true").answers(asks)
-    assert not isinstance(told, Failure)
-    assert not isinstance(plain, Failure)
-    np.testing.assert_array_equal(shifted[0], np.concatenate([plain, told - plain]))  # type: ignore[arg-type]
-    np.testing.assert_array_equal(shifted[1], np.concatenate([plain, 0 * plain]))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(shifted[0], np.concatenate([plain, told - plain]))
+    np.testing.assert_array_equal(shifted[1], np.concatenate([plain, 0 * plain]))
     assert shifted[2] == empty == Failure("empty answer")
     assert make_features(f"{spec}&shift=true").texts(["a city"]).shape == (1, 2 * len(plain))
 

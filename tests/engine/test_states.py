@@ -14,7 +14,7 @@ from prb.engine.cascade import Bundle
 from prb.engine.chat import Text, common_prefix
 from prb.engine.heads import AnswerLogp, HiddenStates, LastToken
 from prb.engine.load import Checkpoint, Loading, load
-from prb.engine.states import States, batches, bundle, probe, probe_tokens
+from prb.engine.states import States, batches, bundle, probe
 from prb.types import Ask, Failure, Query
 from tests import tiny
 from tests.architectures import ARCHITECTURES, ENCODERS, HYBRID, ROPE, SHARED, model_of
@@ -114,7 +114,7 @@ def test_states_are_those_of_a_plain_forward_pass_or_a_model_says_why_it_cannot_
     name: str, dtype: str, tokenizer: Any
 ) -> None:
     body = model_of(name, "AutoModel", DTYPES[dtype])
-    sharing = probe(body, probe_tokens(tokenizer, 512))
+    sharing = probe(body, checkpoint_of(body, tokenizer).probe_tokens)
     assert sharing.prefixes == (name in SHARED), sharing
     assert sharing.padding == (name not in ROPE)
     if not sharing.prefixes:
@@ -138,7 +138,7 @@ def test_a_decoder_that_was_made_to_look_both_ways_is_not_shared(
     for layer in body.layers:
         layer.self_attn.is_causal = False
     monkeypatch.setattr("transformers.models.llama.modeling_llama.create_causal_mask", lambda *_, **__: None)
-    assert not probe(body, probe_tokens(tokenizer, 512)).prefixes
+    assert not probe(body, checkpoint_of(body, tokenizer).probe_tokens).prefixes
 
 
 @pytest.mark.parametrize("name", ROPE)

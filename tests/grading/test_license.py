@@ -53,7 +53,7 @@ def licensed(tmp_path: Path, **settings: Any) -> License:
 def test_a_judge_as_good_as_people_may_stand_in_for_them(tmp_path, share, says):
     spec = judge(tmp_path, share)
     made = licensed(tmp_path, license=spec, human=people(tmp_path))
-    assert made.questions[0].allowed == (share == 0.9)
+    assert made.questions[0].test.passes == (share == 0.9)
     assert made.sentence().endswith(says.format(judge=spec))
 
 
@@ -142,7 +142,7 @@ def test_on_pandalm_a_judge_of_2023_is_worse_than_its_three_annotators_by_more_t
     ]
     judge, people = str(write(tmp_path / "j.jsonl", judged)), write(tmp_path / "h.jsonl", human)
     question = licensed(tmp_path, license=judge, human=people).questions[0]
-    assert not question.allowed
+    assert not question.test.passes
     # share of the 974 readable items on which GPT-3.5 is at least as close to the other two as the annotator, averaged
     assert question.test.advantage == pytest.approx(0.758, abs=0.0005)
 

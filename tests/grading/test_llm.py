@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.errors import BadSpec
-from prb.grading import GRADERS, Answered, Grades, as_line
-from prb.grading.llm import LLMGrader, read_all, read_one
+from prb.grading import GRADERS, Answered, as_line
+from prb.grading.llm import LLMGrader, read_grades
 from prb.llm import Completion, Request, ScriptedLLM
 from prb.types import Aspect, Failure
 
@@ -25,7 +25,6 @@ def prompts(llm: ScriptedLLM) -> list[str]:
 def test_all_aspects_in_one_call() -> None:
     llm = ScriptedLLM('[{"aspect": 1, "grade": 2}, {"aspect": 2, "grade": 1}]')
     (grades,) = LLMGrader(llm).grade([ASKED])
-    assert isinstance(grades, Grades)
     assert grades.aspects == (2.0, 1.0)
     assert grades.score == 0.75
     (prompt,) = prompts(llm)
@@ -40,7 +39,6 @@ def test_one_aspect_a_call_with_narrative_and_evidence() -> None:
 
     llm = ScriptedLLM(reply)
     (grades,) = LLMGrader(llm, "each").grade([ASKED])
-    assert isinstance(grades, Grades)
     assert (grades.aspects, len(grades.text)) == ((2.0, 0.0), 2)
     first, second = prompts(llm)
     assert "keep it short" in first
@@ -57,7 +55,6 @@ def test_an_answer_cannot_step_out_of_its_quotation_or_fill_a_slot(way) -> None:
     llm = ScriptedLLM("I refuse.")
     grader = LLMGrader(llm, way)
     (failure,) = grader.grade([Answered(question="How?", answer=evil, rubric=RUBRIC, narrative=evil + "!")])
-    assert isinstance(failure, Failure)
     assert failure.reason == "no grades"
     prompt = prompts(llm)[0]
     code = prompt.split("<<answer ", 1)[1].split(">>", 1)[0]
@@ -72,7 +69,6 @@ def test_what_cannot_be_read_is_asked_for_once_more_and_both_attempts_are_booked
     ]
     llm = ScriptedLLM(said)
     (grades,) = LLMGrader(llm).grade([ASKED])
-    assert isinstance(grades, Grades)
     assert (grades.aspects, grades.tokens, grades.cost) == ((2.0, 2.0), 27, 0.75)
     assert "asked again" in grades.text[0]
     assert prompts(llm)[1].startswith(prompts(llm)[0])
@@ -91,7 +87,6 @@ def test_what_cannot_be_read_is_asked_for_once_more_and_both_attempts_are_booked
 def test_no_grade_comes_from_a_bad_reply(reply, reason, calls) -> None:
     llm = ScriptedLLM(reply)
     (failure,) = LLMGrader(llm).grade([ASKED])
-    assert isinstance(failure, Failure)
     assert (failure.reason, len(llm.requests)) == (reason, calls)
 
 
@@ -101,7 +96,6 @@ def test_one_aspect_without_a_grade_makes_the_answer_a_failure() -> None:
         return Completion(text=text, prompt_tokens=10, completion_tokens=1, cost=0.5)
 
     (failure,) = LLMGrader(ScriptedLLM(reply), "each").grade([ASKED])
-    assert isinstance(failure, Failure)
     line = as_line(failure)  # one call for one aspect and two for the other were charged
     assert (line["score"], line["tokens"], line["cost"]) == (None, 33, 1.5)
 
@@ -129,11 +123,11 @@ def test_a_wrong_spec_is_refused(spec) -> None:
 
 
 def one(text: str) -> tuple[int, ...] | Failure | None:
-    return read_one(Completion(text=text))
+    return read_grades(Completion(text=text))
 
 
 def both(text: str) -> tuple[int, ...] | Failure | None:
-    return read_all(Completion(text=text), 2)
+    return read_grades(Completion(text=text), 2)
 
 
 def test_every_real_reply_that_a_published_parser_rejected_is_read(shared_data) -> None:
@@ -238,15 +232,15 @@ def test_missing_doubtful_or_unknown_aspects_are_none(text) -> None:
 
 
 def test_a_reply_that_was_cut_off_has_no_grades() -> None:
-    assert read_one(Completion(text='{"grade": 2}', truncated=True)) is None
-    assert read_all(Completion(text="[2, 0]", truncated=True), 2) is None
+    assert read_grades(Completion(text='{"grade": 2}', truncated=True)) is None
+    assert read_grades(Completion(text="[2, 0]", truncated=True), 2) is None
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.text(max_size=40))
 def test_what_was_asked_for_is_always_read(grades, why) -> None:
     said = [{"aspect": n, "why": why, "grade": grade} for n, grade in enumerate(grades, 1)]
     for text in (json.dumps(said), f"Here:\n```json\n{json.dumps(said, indent=1)}\n```"):
-        assert read_all(Completion(text=text), len(grades)) == tuple(grades)
+        assert read_grades(Completion(text=text), len(grades)) == tuple(grades)
 
 
 @given(st.text(max_size=300))

@@ -11,8 +11,8 @@ import pytest
 
 from prb.errors import BadSpec
 from prb.models import MODELS
-from prb.models.baselines import AspectMatch, Embedding, VoteKernel, shortness, wish_for_brevity
-from prb.text.encoders import Matrix
+from prb.models.baselines import history_affinity, plan_affinity, vote_affinity, wish_for_brevity
+from prb.text.encoders import ENCODERS, Matrix
 from prb.types import Ask, Post, Query
 
 
@@ -80,9 +80,7 @@ class Compass:
 def test_affinity_is_closeness_to_the_nearest_posts_beyond_that_to_the_question(
     answer: str, question: str, history: tuple[str, ...], nearest: int, affinity: float
 ) -> None:
-    model = Embedding(Compass(), nearest)
-    assert model.score([ask(answer, question, *history)]) == [pytest.approx(affinity)]
-    assert model.fingerprint == f"embedding-compass-{nearest}"
+    assert history_affinity(Compass(), nearest, ask(answer, question, *history)) == pytest.approx(affinity)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +99,15 @@ def test_affinity_is_closeness_to_the_nearest_posts_beyond_that_to_the_question(
 def test_votes_count_with_their_sign_and_their_similarity(
     agreed: tuple[str, ...], disagreed: tuple[str, ...], nearest: int, agreement: float
 ) -> None:
-    model = VoteKernel(Compass(), nearest)
     history = [f"Agreed: {text}" for text in agreed] + [f"Disagreed: {text}" for text in disagreed]
-    assert model.score([ask("east", "north", *history)]) == [pytest.approx(agreement)]
-    assert model.fingerprint == f"embedding-votes-compass-{nearest}"
+    assert vote_affinity(Compass(), nearest, ask("east", "north", *history)) == pytest.approx(agreement)
+
+
+def test_the_fingerprint_of_a_baseline_names_its_encoder_and_settings() -> None:
+    static = ENCODERS.make("static").fingerprint
+    specs = ("embedding?nearest=2", "embedding?votes=true", "aspect-match")
+    expected = [f"embedding-{static}-2", f"embedding-votes-{static}-3", f"aspect-match-{static}"]
+    assert [MODELS.make(spec).fingerprint for spec in specs] == expected
 
 
 def test_embedding_reads_votes_if_asked_to() -> None:
@@ -137,9 +140,7 @@ class Letters:
     ],
 )
 def test_each_aspect_is_held_against_its_best_sentence(answer: str, plan: tuple[str, ...], match: float) -> None:
-    model = AspectMatch(Letters())
-    assert model.score([ask(answer, "?", "a", plan=plan)]) == [pytest.approx(match)]
-    assert model.fingerprint == "aspect-match-letters"
+    assert plan_affinity(Letters(), ask(answer, "?", "a", plan=plan)) == pytest.approx(match)
 
 
 W = log(3 / 2) + 1
@@ -196,6 +197,5 @@ def test_a_stated_wish_for_brevity_moves_the_reward_and_nothing_else_does(post: 
 
 
 def test_length_counts_on_a_scale_that_ends() -> None:
-    assert shortness(" ".join(["w"] * 60)) == 0
-    assert shortness(" ".join(["w"] * 240)) == pytest.approx(-1)
-    assert (shortness(""), shortness("w " * 100_000)) == (2.0, -2.0)
+    asks = [ask("w " * count, "Q?", "Brevity: high") for count in (60, 240, 0, 100_000)]
+    assert scores("attributes", *asks) == [0, pytest.approx(-1), 2.0, -2.0]

@@ -12,7 +12,7 @@ import pytest
 
 from prb.errors import BadSpec, PrbError, UnknownName
 from prb.evaluation.run import evaluate
-from prb.llm import LLM, Completion, Request, Sampling, ScriptedLLM, make_llm
+from prb.llm import LLM, Completion, Request, Sampling, ScriptedLLM
 from prb.models import MODELS
 from prb.models.judge import STYLES, ChecklistJudge, PairwiseJudge, RatingJudge
 from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Scorer, Verdict
@@ -301,23 +301,3 @@ def test_a_wrong_option_is_refused_by_name(options: str, kind: type[PrbError], s
     with pytest.raises(kind) as caught:
         MODELS.make("judge?llm=scripted/x&" + options.replace("{folder}", str(tmp_path)))
     assert says in str(caught.value)
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> LLM:
-    """A real language model for the plumbing alone: with 135 million parameters it is no judge."""
-    try:
-        return make_llm("llamacpp/smollm2?threads=1")
-    except (PrbError, ImportError, OSError) as error:
-        pytest.skip(f"llamacpp/smollm2 cannot be had here: {error}")
-
-
-@pytest.mark.parametrize("name", ["pairwise-direct", pytest.param("rating", marks=pytest.mark.slow)])
-def test_a_real_model_goes_through_from_end_to_end(name: str, smollm2: LLM, write_jsonl: Write, tmp_path: Path) -> None:
-    style, sampling = STYLES[name], Sampling(max_tokens=8)
-    judge = (PairwiseJudge if style.kind == "pairwise" else RatingJudge)(smollm2, style, sampling=sampling)
-    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("profile",), orders="one", k=1)
-    evaluate(config, models={"mine": judge})
-    for line in outcomes(tmp_path / "run"):
-        assert (line["credit"] is None) == (line["failure"] is not None)
-        assert line["failure"] is not None or (line["tokens"] > 100 and line["text"])

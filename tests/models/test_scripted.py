@@ -119,5 +119,5 @@ def test_a_mix_is_known_by_its_models_and_weights_and_says_what_it_was_normalize
 
 def test_what_one_model_cannot_score_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Any = MODELS.make("mix?models=length:1|embedding:1")
-    monkeypatch.setattr(made._parts[1].model, "score", lambda asks: [Failure("no score")] * len(asks), raising=False)
+    monkeypatch.setattr(made.parts[1].model, "score", lambda asks: [Failure("no score")] * len(asks), raising=False)
     assert all(isinstance(score, Failure) for score in made.score(ASKS))

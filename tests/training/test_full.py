@@ -14,7 +14,7 @@ import pytest
 from prb.data.load import load
 from prb.engine.chat import Chat
 from prb.errors import BadInput, PrbError, RunConflict
-from prb.evaluation.conditions import Built, QueryBuilder
+from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.models import MODELS
 from prb.progress import SILENT
@@ -120,7 +120,6 @@ def test_training_reads_the_tokens_an_evaluation_would_read(settings, tokenizer)
     made = token_rows(config, dataset, Chat(tokenizer), 512, SILENT)
     for pair, row in zip(dataset, made.fit, strict=True):
         built = builder.build(pair, "profile")
-        assert isinstance(built, Built)
         for answer, ids in zip(pair.answers, (row["chosen_ids"], row["rejected_ids"]), strict=True):
             # by hand: the template's own text, without the tokenizer's special tokens
             whole = f"<s><|user|>\n{render(built.query)}<|end|>\n<|assistant|>\n{answer}<|end|>\n"

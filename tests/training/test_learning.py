@@ -20,7 +20,6 @@ from prb.training.learning import (
     Learning,
     Training,
     first_rows,
-    fit_scaler,
     fold_of,
     held_out_margins,
     learn,
@@ -63,9 +62,7 @@ def test_who_is_held_out_never_changes():
     assert split_off(clusters, 0.25, seed=7)[1][::2].tolist() == [6, 8, 14]
 
 
-def test_too_few_users_are_refused():
-    with pytest.raises(BadInput, match="2 independent users"):
-        fold_of(np.array([0, 0, 1]), 5, 0)
+def test_a_single_user_cannot_be_held_out():
     with pytest.raises(BadInput, match="single user"):
         split_off(np.zeros(4, dtype=np.int64), 0.2, 0)
 
@@ -157,7 +154,7 @@ def test_a_loss_that_is_not_finite_stops_with_advice():
 
 
 def test_scaling_knows_the_fitted_rows_only():
-    scaler = fit_scaler(USERS.examples, FIT, 0)
+    scaler = learn("light", USERS.examples, FIT, HELD, SHORT).head.scaler
     answers = USERS.examples.vectors[USERS.examples.rows[FIT, 1:3].ravel()].astype(np.float64)
     np.testing.assert_allclose(scaler.answer, [answers.mean(axis=0), answers.std(axis=0)], rtol=1e-5)
 

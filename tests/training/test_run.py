@@ -14,12 +14,12 @@ from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.models.personal.features import make_features
-from prb.models.personal.head import load_personal, query_of
+from prb.models.personal.head import load_personal
 from prb.runs import read_json
 from prb.training.config import TrainConfig
 from prb.training.learning import margins, open_training, prepare
 from prb.training.run import train
-from prb.types import Ask, Pair
+from prb.types import Ask, Pair, Query
 from tests.training.synthetic import rows_of_twelve
 
 
@@ -112,5 +112,6 @@ def test_scores_from_disk_are_the_margins_training_saw(data: str, tmp_path: Path
     features = make_features("static")
     examples = prepare(open_training(data, None), features, joint=False, k=10)
     pairs = [pair for pair in load(data, split="train") if isinstance(pair, Pair)]
-    scores = np.array(model.score([Ask(query_of(p, None, 10), a) for p in pairs for a in p.answers]))
+    queries = [Query(question=p.question, user=p.user, posts=tuple(p.profile)) for p in pairs]
+    scores = np.array(model.score([Ask(q, a) for q, p in zip(queries, pairs, strict=True) for a in p.answers]))
     np.testing.assert_allclose(scores[::2] - scores[1::2], margins(model.head, examples, np.arange(48)), atol=1e-9)

@@ -123,10 +123,6 @@ class Bundle(NamedTuple):
     suffixes: Sequence[Tokens]
 
     @property
-    def longest(self) -> int:
-        return len(self.prefix) + max(map(len, self.suffixes), default=0)
-
-    @property
     def size(self) -> int:
         """Tokens, those of the prefix once."""
         return len(self.prefix) + sum(map(len, self.suffixes))
@@ -156,7 +152,9 @@ class Row:
         self._groups: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []
         """Pieces that attend to themselves in one call, padded on the right, which causal attention does not see:
         where in the row each token stands (pieces × longest), and which of these places are not padding."""
-        for group in similar([end - start for start, end in self.spans]):
+        lengths = [end - start for start, end in self.spans]
+        falling = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: (-lengths[i], i))
+        for group in gathered(falling, lambda group, i: lengths[i] >= SIMILAR * lengths[group[0]]):
             first, last = (torch.tensor([self.spans[i][side] for i in group])[:, None] for side in (0, 1))
             places = first + torch.arange(int((last - first).max()))
             row, column = (places < last).nonzero(as_tuple=True)
@@ -184,12 +182,6 @@ class Row:
             within = Partial(out[None, start:end].transpose(1, 2), lse[None, start:end].transpose(1, 2))
             out[start:end] = merge(within, shared)[0].transpose(0, 1)
         return out[None]
-
-
-def similar(lengths: Sequence[int]) -> list[list[int]]:
-    """Positions of what is not empty, the longest first, in groups that waste little on padding."""
-    falling = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: (-lengths[i], i))
-    return gathered(falling, lambda group, i: lengths[i] >= SIMILAR * lengths[group[0]])
 
 
 _ROW: ContextVar[Row | None] = ContextVar("row", default=None)
@@ -227,28 +219,26 @@ def input_device(model: Any) -> torch.device:
 class Cascade:
     """A model body that reads rows of bundles."""
 
-    def __init__(self, body: Any, model: PreTrainedModel) -> None:
+    def __init__(self, body: Any) -> None:
+        """`Unsuited` for models that compute attention in their own way or take no positions."""
+        model = next((m for m in body.modules() if isinstance(m, PreTrainedModel)), None)
+        if model is None or not getattr(model, "_supports_attention_backend", False):
+            raise Unsuited
+        config = model.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ())
+        plain = kinds <= {"full_attention", "sliding_attention"} and not getattr(config, "attn_logit_softcapping", None)
+        if not plain or "position_ids" not in inspect.signature(model.forward).parameters:
+            raise Unsuited
         self._body, self._model = body, model
         self._configs = {id(m.config): m.config for m in body.modules() if hasattr(m, "config")}.values()
         config = body.config.get_text_config()
         self._layers = config.num_hidden_layers
-        kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+        kinds = set(getattr(config, "layer_types", None) or ["sliding_attention"])
         self._window = getattr(config, "sliding_window", None) if "sliding_attention" in kinds else None
 
-    @classmethod
-    def of(cls, body: Any) -> Cascade | None:
-        """None for models that compute attention in their own way or take no positions."""
-        model = next((m for m in body.modules() if isinstance(m, PreTrainedModel)), None)
-        if model is None or not getattr(model, "_supports_attention_backend", False):
-            return None
-        config = model.config.get_text_config()
-        kinds = set(getattr(config, "layer_types", None) or ())
-        plain = kinds <= {"full_attention", "sliding_attention"} and not getattr(config, "attn_logit_softcapping", None)
-        return cls(body, model) if plain and "position_ids" in inspect.signature(model.forward).parameters else None
-
-    def fits(self, tokens: int) -> bool:
-        """Whether a text of this length stays within the model's sliding window, if it has one."""
-        return self._window is None or tokens <= self._window
+    def fits(self, bundle: Bundle) -> bool:
+        """Whether its texts stay within the model's sliding window, if it has one."""
+        return self._window is None or len(bundle.prefix) + max(map(len, bundle.suffixes)) <= self._window
 
     def read(self, bundles: Sequence[Bundle]) -> list[Tensor]:
         """The states of each prefix, followed by those of its suffixes; `Unsuited` if this model attends otherwise."""

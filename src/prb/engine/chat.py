@@ -95,40 +95,41 @@ class Text:
     """Which of two texts a token belongs to, where a tokenizer distinguishes them."""
 
 
+@dataclass
 class TwoTexts:
     """Prompt and answer as the two texts of an encoder's pair input."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    tokenizer: Any
 
     def texts(self, query: Query, answers: Sequence[str]) -> list[Text]:
-        encoded = [self._tokenizer(flat(query), answer) for answer in answers]
+        encoded = [self.tokenizer(flat(query), answer) for answer in answers]
         return [Text(e["input_ids"], 0, len(e["input_ids"]), e.get("token_type_ids")) for e in encoded]
 
 
+@dataclass
 class Chat:
     """The conversation as turns, with the answer as the assistant's last one."""
 
-    def __init__(self, tokenizer: Any, *, system: str | None = None) -> None:
-        self._tokenizer, self._system = tokenizer, system
+    tokenizer: Any
+    system: str | None = None
 
     def texts(self, query: Query, answers: Sequence[str]) -> list[Text]:
-        templated = bool(getattr(self._tokenizer, "chat_template", None))
+        templated = bool(getattr(self.tokenizer, "chat_template", None))
         if templated:
             # with one system message at most, since templates know no more: ours, then the conversation's
-            ours = [("system", self._system)] if self._system else []
+            ours = [("system", self.system)] if self.system else []
             messages = [*ours, *((turn.role, turn.text) for turn in chat(query))]
             turns = [(role, text) for role, text in messages if role != "system"]
             if len(turns) < len(messages):
                 turns.insert(0, ("system", "\n\n".join(text for role, text in messages if role == "system")))
             # what the template writes around an answer, found with one that is unlike anything else in the text
             code = next(code for n in count() if not any((code := f"answer{n}") in text for _, text in turns))
-            framed, *wholes = (apply_template(self._tokenizer, [*turns, ("assistant", a)]) for a in (code, *answers))
+            framed, *wholes = (apply_template(self.tokenizer, [*turns, ("assistant", a)]) for a in (code, *answers))
             before, _, after = framed.rpartition(code)
         else:
             before, after = f"{flat(query)}{SEPARATOR}", ""
             wholes = [f"{before}{answer}" for answer in answers]
-        encoded = self._tokenizer(wholes, add_special_tokens=not templated, return_offsets_mapping=True)
+        encoded = self.tokenizer(wholes, add_special_tokens=not templated, return_offsets_mapping=True)
         texts = []
         for whole, tokens, offsets in zip(wholes, encoded["input_ids"], encoded["offset_mapping"], strict=True):
             first, last = answer_span(whole, before, after)
@@ -138,7 +139,7 @@ class Chat:
             end = inside[-1] + 1 if inside else start
             # a template writes its own special tokens; a BOS that it leaves out though the tokenizer adds one is put
             # back
-            ids = one_bos(self._tokenizer, tokens) if templated else tokens
+            ids = one_bos(self.tokenizer, tokens) if templated else tokens
             shift = len(ids) - len(tokens)
             texts.append(Text(ids, start + shift, end + shift))
         return texts
@@ -256,32 +257,27 @@ def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> tuple[lis
     return groups, failures
 
 
+@dataclass
 class AnswerScorer:
     """A scorer made from a reader and a function of grouped texts; equal texts of a batch are scored once."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        compute: Compute,
-        *,
-        fingerprint: str,
-        limit: int,
-        execution: str = "",
-        remote: bool = False,
-    ) -> None:
-        """`remote`: whether texts leave the machine."""
-        self.fingerprint, self.execution, self.remote = fingerprint, execution, remote
-        self._reader, self._compute, self._limit = reader, compute, limit
+    reader: Reader
+    compute: Compute
+    fingerprint: str
+    limit: int
+    execution: str = ""
+    remote: bool = False
+    """Whether texts leave the machine."""
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        groups, failures = group_by_query(asks, self._reader, self._limit)
+        groups, failures = group_by_query(asks, self.reader, self.limit)
         texts = [(n, text) for n, group in enumerate(groups) for text in group.texts]
         keys = [(text.start, text.end, *text.ids) for _, text in texts]
 
         def compute(texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
             """Texts of one query come next to each other, so that they share its prefix."""
             together = [[text for _, text in same] for _, same in groupby(texts, itemgetter(0))]
-            return [checked_reward(value) for row in self._compute(together) for value in row]
+            return [checked_reward(value) for row in self.compute(together) for value in row]
 
         values = iter(Memo[float](capacity=0).map(partial(halve_if_out_of_memory, compute), texts, keys))
         results: dict[int, float | Failure] = {**failures}

@@ -344,10 +344,12 @@ class HiddenStates:
         return halve_if_out_of_memory(together, asks)
 
     def _pooled(self, groups: Sequence[Sequence[Text]]) -> list[list[Vector]]:
-        checkpoint = self._checkpoint
-
-        def pool(states: Tensor, _: Text) -> Tensor:
-            return states[-1].float().clone() if self._pool == "last" else states.float().mean(dim=0)
-
-        rows = run_states(checkpoint, self._body, self._states, groups, lambda text: (text.start, text.end), pool)
+        rows = run_states(
+            self._checkpoint,
+            self._body,
+            self._states,
+            groups,
+            lambda text: (text.start, text.end),
+            lambda states, _: states[-1].float().clone() if self._pool == "last" else states.float().mean(dim=0),
+        )
         return [[np.array(pooled.cpu().numpy(), dtype=np.float32) for pooled in row] for row in rows]

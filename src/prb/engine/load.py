@@ -79,9 +79,11 @@ class Checkpoint:
 
     @cached_property
     def probe_tokens(self) -> list[int]:
-        from prb.engine.states import probe_tokens
+        """At least 64 tokens of prose, unless the model reads fewer."""
+        from prb.engine.states import PROBE_TEXT, PROBE_TOKENS
 
-        return probe_tokens(self.tokenizer, self.max_length)
+        length = min(PROBE_TOKENS, self.max_length)
+        return list(self.tokenizer(PROBE_TEXT, truncation=True, max_length=length)["input_ids"])[:length]
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -123,19 +125,17 @@ def load(
     dtype = ("fp32" if device == "cpu" else "bf16") if options.dtype == "auto" else options.dtype
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     auto = {"causal": transformers.AutoModelForCausalLM, "classifier": transformers.AutoModelForSequenceClassification}
+    offline = not Path(where).exists() and hub_is_out_of_reach(where, options.revision)
     shared: dict[str, Any] = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
-    settings = {"use_safetensors": True, "dtype": torch_dtype, **settings}
-    if options.attn_implementation:
-        settings["attn_implementation"] = options.attn_implementation
-    if options.device_map:
-        settings["device_map"] = options.device_map
-    shared["local_files_only"] = not Path(where).exists() and hub_is_out_of_reach(where, options.revision)
+    shared["local_files_only"] = offline
+    chosen = {"attn_implementation": options.attn_implementation, "device_map": options.device_map}
+    settings = {"use_safetensors": True, "dtype": torch_dtype, **settings, **{k: v for k, v in chosen.items() if v}}
     try:
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(where, **shared)
         model, info = auto[kind].from_pretrained(where, output_loading_info=True, **shared, **settings)
     except Exception as error:  # damaged or unusual files raise whatever their reader meets first
         why = first_line(error)
-        if shared["local_files_only"]:
+        if offline:
             why = "it is neither a folder nor in the local cache, and the hub cannot be reached"
         if options.trust_remote_code and isinstance(error, (ImportError, AttributeError)):
             why = (

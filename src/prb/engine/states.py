@@ -13,6 +13,7 @@ states by rounding, little in 32 bits and visibly in 16; sharing may change them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -79,13 +80,9 @@ def packed_rows(bundles: Mapping[int, Bundle], budget: int) -> Iterator[list[Pie
     """
     row: list[Piece] = []
     length = 0
-
-    def joins(group: list[Tokens], suffix: Tokens) -> bool:
-        return sum(map(len, [*group, suffix])) <= LARGEST * budget
-
     for number, whole in bundles.items():
         first = 0
-        for suffixes in gathered(whole.suffixes, joins):
+        for suffixes in gathered(whole.suffixes, lambda group, one: sum(map(len, [*group, one])) <= LARGEST * budget):
             piece = Piece(number, first, Bundle(whole.prefix, suffixes))
             if row and length + piece.tokens.size > budget:
                 yield row
@@ -108,11 +105,13 @@ class States:
         """`budget`: tokens per forward pass."""
         self._body, self._budget = body, budget
         self._device = input_device(body)
-        self._cascade = Cascade.of(body)
+        self._cascade: Cascade | None = None
+        with suppress(Unsuited):
+            self._cascade = Cascade(body)
 
     def packs(self, bundle: Bundle) -> bool:
         """Whether this bundle is read without padding and without copies of its prefix's keys and values."""
-        return self._cascade is not None and self._cascade.fits(bundle.longest)
+        return self._cascade is not None and self._cascade.fits(bundle)
 
     @torch.inference_mode()
     def run(self, bundles: Sequence[Bundle], reduce: Reduce[T]) -> list[list[T]]:
@@ -220,12 +219,6 @@ TIMES, STEPS = 4.0, 4.0
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 RUN_ERRORS = (TypeError, ValueError, AttributeError, NotImplementedError, RuntimeError, IndexError, KeyError)
 """What models raise that do not take a mask, positions or a cache as others do."""
-
-
-def probe_tokens(tokenizer: Any, longest: int) -> list[int]:
-    """At least 64 tokens of prose, unless the model reads fewer."""
-    length = min(PROBE_TOKENS, longest)
-    return list(tokenizer(PROBE_TEXT, truncation=True, max_length=length)["input_ids"])[:length]
 
 
 @torch.inference_mode()

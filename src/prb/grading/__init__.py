@@ -87,15 +87,6 @@ def ungradable(answered: Answered) -> Failure | None:
     return None if answered.answer.strip() else Failure("empty answer")
 
 
-def grading_calls(asked: CalledModel, answers: Sequence[Answered]) -> list[Call]:
-    """What a grader is asked about some answers, under keys that cover all it is shown."""
-    start = asked.key_start()
-    return [
-        Call(call_key(start, a.question, a.answer, a.narrative, "", *chain.from_iterable(map(shown, a.rubric))), a)
-        for a in answers
-    ]
-
-
 def grades_of(reply: Reply, answered: Answered) -> Grades | Failure:
     """A grader's reply. A grader may come from another package: anything but one grade per aspect is a failure."""
     if failure := reply.as_failure:
@@ -112,7 +103,10 @@ def grade_answers(
 ) -> dict[K, Grades | Failure]:
     """What a grader says of each answer; it is asked about what has no reply yet."""
     progress.begin(f"grading by {asked.name}", total=len(answers))
-    planned = zip(answers, grading_calls(asked, list(answers.values())), strict=True)
+    start, planned = asked.key_start(), []
+    for key, a in answers.items():
+        rubric = chain.from_iterable(map(shown, a.rubric))
+        planned.append((key, Call(call_key(start, a.question, a.answer, a.narrative, "", *rubric), a)))
     batches = ((batch, [call for _, call in batch]) for batch in chunks(planned, asked.batch))
     graded, tally = dict[K, Grades | Failure](), Tally(progress)
     for batch in ask_missing(batches, replies, asked, breaker):
@@ -124,7 +118,6 @@ def grade_answers(
 
 
 def is_graded(values: Any) -> TypeGuard[list[float]]:
-    """Whether this is a list of grades on the scale."""
     if not isinstance(values, list) or not values:
         return False
     return all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= TOP for v in values)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from itertools import chain
 from pathlib import Path
@@ -95,15 +96,14 @@ def embedded() -> Grader:
     return EmbeddedGrader()
 
 
+@dataclass
 class RecordedGrades:
-    remote = False
-
-    def __init__(self, grades: Recorded) -> None:
-        self._grades = grades
-        self.fingerprint = f"recorded-{digest(*([*key, *values] for key, values in sorted(grades.items()))).hex()[:16]}"
+    grades: Recorded
+    fingerprint: str
+    remote: bool = False
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
-        recorded = [self._grades.get((one.pair, one.answer)) for one in answers]
+        recorded = [self.grades.get((one.pair, one.answer)) for one in answers]
         return [NOT_GRADED if grades is None else Grades(aspects=grades) for grades in recorded]
 
 
@@ -137,4 +137,5 @@ def recorded(path: Path | None = None) -> Grader:
     for key, values in chain.from_iterable(line.items() for line in lines):
         if grades.setdefault(key, values) != values:
             raise BadInput(f"{path or 'mirror'}: two different grades of the same answer to row {key[0]!r}")
-    return RecordedGrades(grades)
+    content = digest(*([*key, *values] for key, values in sorted(grades.items())))
+    return RecordedGrades(grades, f"recorded-{content.hex()[:16]}")

@@ -104,15 +104,9 @@ class Question:
     """Human labels in all for an interval of ± 5 points."""
     labels: tuple[Label, ...]
 
-    @property
-    def allowed(self) -> bool:
-        return self.test.passes
-
 
 @dataclass(frozen=True, kw_only=True)
 class License:
-    """What a judge may be used for in place of people."""
-
     judge: str
     human: str
     epsilon: float
@@ -126,7 +120,7 @@ class License:
             if q.test.winning_rate is None:
                 untested.append(q.name)
             else:
-                (yes if q.allowed else no).append(beaten)
+                (yes if q.test.passes else no).append(beaten)
         parts = [f"{self.judge} may stand in for people on {' and '.join(yes)}"] if yes else []
         if no and yes:
             parts.append(f"on {' and '.join(no)} it is not shown")

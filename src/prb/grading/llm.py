@@ -56,7 +56,7 @@ class LLMGrader:
             ask(
                 self._llm,
                 list(chain.from_iterable(prompts)),
-                read_one if self._way == "each" else [partial(read_all, count=len(one.rubric)) for one in asked],
+                read_grades if self._way == "each" else [partial(read_grades, count=len(one.rubric)) for one in asked],
                 sampling=self._sampling,
                 reminder=REMINDERS[self._way],
                 missing="no grades",
@@ -150,22 +150,20 @@ class Mention(NamedTuple):
     """What the number is out of, if the reply says so."""
 
 
-def read_one(reply: Completion) -> AspectGrades | Failure | None:
-    """The one grade of a reply; `None` if there is none, or more than one."""
-    return _all_or_none([_agreed_grade(_mentions(reply))])
-
-
-def read_all(reply: Completion, count: int) -> AspectGrades | Failure | None:
-    """One grade per aspect, in the rubric's order; `None` unless every aspect has exactly one."""
-    mentions, numbers = _mentions(reply), [str(n) for n in range(1, count + 1)]
-    if len(mentions) == count and all(mention.aspect is None for mention in mentions):
-        mentions = [m._replace(aspect=number) for m, number in zip(mentions, numbers, strict=True)]
-    if any(mention.aspect not in numbers for mention in mentions):
-        return None
-    return _all_or_none([_agreed_grade([m for m in mentions if m.aspect == number]) for number in numbers])
-
-
-def _all_or_none(grades: Sequence[int | Failure | None]) -> AspectGrades | Failure | None:
+def read_grades(reply: Completion, count: int | None = None) -> AspectGrades | Failure | None:
+    """One grade per aspect, in the rubric's order; `None` unless every aspect has exactly one. Without a count, the one
+    grade of a reply, whatever aspect it names."""
+    mentions = _mentions(reply)
+    if count is None:
+        of_aspects = [mentions]
+    else:
+        numbers = [str(n) for n in range(1, count + 1)]
+        if len(mentions) == count and all(mention.aspect is None for mention in mentions):
+            mentions = [m._replace(aspect=number) for m, number in zip(mentions, numbers, strict=True)]
+        if any(mention.aspect not in numbers for mention in mentions):
+            return None
+        of_aspects = [[m for m in mentions if m.aspect == number] for number in numbers]
+    grades = [_agreed_grade(mentions) for mentions in of_aspects]
     valid = tuple([grade for grade in grades if isinstance(grade, int)])
     failure = next((grade for grade in grades if isinstance(grade, Failure)), None)
     return valid if len(valid) == len(grades) else failure

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,13 +43,7 @@ from prb.stats.estimate import Floats, Ints, average, by_label, codes, share
 from prb.stats.paired import difference
 from prb.summary import DatasetAbout
 from prb.types import Difference, Estimate, Failure, Pair
-from prb.work import (
-    Breaker,
-    CalledModel,
-    Replies,
-    open_replies,
-    refuse_failures,
-)
+from prb.work import Breaker, CalledModel, open_replies, refuse_failures
 
 GRADES = "grades.jsonl"
 Graded = Grades | Failure
@@ -89,9 +82,12 @@ def grade(
         make = partial(make_grader, config.grader) if grader is None else partial(given, grader)
         grader = executor.load(make, config.grader)
         run.confirm_model(config.grader, grader.fingerprint)
-        graded = job.grade_missing(grader, replies, progress, given=is_given)
+        asked, masked = CalledModel.of(config.grader, grader, "grade", from_caller=is_given), config.masks(grader)
+        answers = {key: answered(job.pairs[key.pair], key.answer, masked=masked) for key in job.keys}
+        graded = grade_answers(asked, answers, replies, Breaker(), progress)
         progress.begin("summarizing")
-        write_lines(out / GRADES, starmap(job.line, graded.items()))
+        of = {key: {"user": job.pairs[key.pair].user, "cluster": job.clusters[key.pair]} for key in graded}
+        write_lines(out / GRADES, ({**key._asdict(), **of[key], **as_line(one)} for key, one in graded.items()))
         summary: dict[str, Any] = msgspec.to_builtins(job.summary(graded, grader))
         run.finish({SUMMARY: summary})
     return Finished(out, summary)
@@ -185,18 +181,20 @@ class GradingJob:
         self._config = config
         self.name = dataset.name + (f", split {dataset.split}" if dataset.split else "")
         self.about = GradedDataset(dataset.name, dataset.split, dataset.fingerprint, rows=len(dataset))
-        self._pairs = {pair.id: replace(pair, profile=()) for pair in dataset if isinstance(pair, Pair)}
-        self._clusters = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
-        if not any(pair.rubric for pair in self._pairs.values()):
+        self.pairs = {pair.id: replace(pair, profile=()) for pair in dataset if isinstance(pair, Pair)}
+        self.clusters = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
+        if not any(pair.rubric for pair in self.pairs.values()):
             raise BadInput(f"no row of {self.name} has a rubric (`rubric_aspects`): there is nothing to grade against")
         self._answers = read_items(config.answers, self.key)[: config.limit] if config.answers else []
         self._human = read_items(config.human, self.human_grades) if config.human else []
-        pairs = list(self._pairs.values())
+        pairs = list(self.pairs.values())
         self._labeled = [pairs[n] for n in dataset.index.sample(config.limit)] if config.validate else []
+        labeled = (GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.contrast)
+        self.keys = dict.fromkeys([*self._answers, *labeled, *(key for key, _ in self._human)])
+        """What is graded, in the order of the files."""
 
     def key(self, line: Mapping[str, Any]) -> GradeKey:
-        """The answer on a line of an input file."""
-        if str(line.get("pair")) not in self._pairs:
+        if str(line.get("pair")) not in self.pairs:
             raise ValueError(f"`pair` must be the id of a row of {self.name}, not {line.get('pair')!r}")
         if not isinstance(line.get("answer"), str):
             raise ValueError("`answer` is missing or not a string")
@@ -205,33 +203,15 @@ class GradingJob:
     def human_grades(self, line: Mapping[str, Any]) -> tuple[GradeKey, Grades]:
         """One annotator's grades of an answer."""
         key, grades = self.key(line), line.get("grades")
-        rubric = self._pairs[key.pair].rubric
+        rubric = self.pairs[key.pair].rubric
         if not rubric:
             raise ValueError(f"row {key.pair!r} has no rubric")
         if not is_graded(grades) or len(grades) != len(rubric) or any(isinstance(grade, float) for grade in grades):
             raise ValueError(f"`grades` must be {len(rubric)} times 0, 1 or 2, one per aspect of row {key.pair!r}")
         return key, Grades(aspects=tuple(map(float, grades)), rubric=rubric)
 
-    def grade_missing(
-        self, grader: Grader, replies: Replies, progress: Progress, *, given: bool
-    ) -> dict[GradeKey, Graded]:
-        """What the grader says of each answer, in the order of the files."""
-        labeled = (GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.contrast)
-        keys = dict.fromkeys([*self._answers, *labeled, *(key for key, _ in self._human)])
-        asked, masked = (
-            CalledModel.of(self._config.grader, grader, "grade", from_caller=given),
-            self._config.masks(grader),
-        )
-        answers = {key: answered(self._pairs[key.pair], key.answer, masked=masked) for key in keys}
-        return grade_answers(asked, answers, replies, Breaker(), progress)
-
-    def line(self, key: GradeKey, graded: Graded) -> dict[str, Any]:
-        """Of `grades.jsonl`."""
-        user, cluster = self._pairs[key.pair].user, self._clusters[key.pair]
-        return {**key._asdict(), "user": user, "cluster": cluster, **as_line(graded)}
-
     def summary(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> ScoreSummary | ValidationSummary:
-        seed, clusters = self._config.seed, self._clusters
+        seed, clusters = self._config.seed, self.clusters
         about: dict[str, Any] = {
             "grader": GraderAbout.of(self._config.grader, grader),
             "dataset": self.about,
@@ -253,9 +233,7 @@ class GradingJob:
             pairs.append(GradedPair(clusters[pair.id], pair.category, pair.tier, chosen, rejected))
         human = [GradedTwice(clusters[key.pair], graded[key], grades) for key, grades in self._human]
         return ValidationSummary(
-            validation=discrimination(pairs, seed=seed),
-            human=agreement(human, seed=seed) if human else None,
-            **about,
+            validation=discrimination(pairs, seed=seed), human=agreement(human, seed=seed) if human else None, **about
         )
 
 

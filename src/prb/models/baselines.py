@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from math import log, sqrt
 
 import numpy as np
@@ -50,76 +51,61 @@ def embedding(encoder: str = "static", nearest: Count = 3, votes: bool = False) 
 
     votes: similarity to what the user agreed with, minus that to what they disagreed with, for polis and other votes.
     """
-    return (VoteKernel if votes else Embedding)(ENCODERS.make(encoder), nearest)
+    made = ENCODERS.make(encoder)
+    kind, affinity = ("embedding-votes", vote_affinity) if votes else ("embedding", history_affinity)
+    return ScriptedScorer(partial(affinity, made, nearest), f"{kind}-{made.fingerprint}-{nearest}")
 
 
-class Embedding(ScriptedScorer):
+def history_affinity(encoder: Encoder, nearest: int, ask: Ask) -> float:
     """Mean cosine of the answer to the `nearest` posts, beyond its cosine to the question itself; plus, over the
     `nearest` past choices, its mean cosine to what was chosen minus that to what was rejected."""
+    query = ask.query
+    texts = [*(post.text for post in query.posts), *(text for choice in query.choices for text in choice)]
+    answer, question, *history = encoder.encode([ask.answer, query.question, *texts])
+    posts, choices = history[: len(query.posts)], history[len(query.posts) :]
 
-    def __init__(self, encoder: Encoder, nearest: int) -> None:
-        super().__init__(self.affinity, f"embedding-{encoder.fingerprint}-{nearest}")
-        self._encoder, self._nearest = encoder, nearest
+    def closest(others: Sequence[Vector]) -> list[int]:
+        order = np.argsort([-float(question @ other) for other in others], kind="stable")
+        return [int(i) for i in order[:nearest]]
 
-    def affinity(self, ask: Ask) -> float:
-        query = ask.query
-        texts = [*(post.text for post in query.posts), *(text for choice in query.choices for text in choice)]
-        answer, question, *history = self._encoder.encode([ask.answer, query.question, *texts])
-        posts, choices = history[: len(query.posts)], history[len(query.posts) :]
-
-        def closest(others: Sequence[Vector]) -> list[int]:
-            order = np.argsort([-float(question @ other) for other in others], kind="stable")
-            return [int(i) for i in order[: self._nearest]]
-
-        affinity = -float(answer @ question)
-        if posts:
-            affinity += float(np.mean([float(answer @ posts[i]) for i in closest(posts)]))
-        if choices:
-            chosen, rejected = choices[1::3], choices[2::3]
-            gains = [float(answer @ chosen[i]) - float(answer @ rejected[i]) for i in closest(choices[::3])]
-            affinity += float(np.mean(gains))
-        return affinity
+    affinity = -float(answer @ question)
+    if posts:
+        affinity += float(np.mean([float(answer @ posts[i]) for i in closest(posts)]))
+    if choices:
+        chosen, rejected = choices[1::3], choices[2::3]
+        gains = [float(answer @ chosen[i]) - float(answer @ rejected[i]) for i in closest(choices[::3])]
+        affinity += float(np.mean(gains))
+    return affinity
 
 
-class VoteKernel(ScriptedScorer):
-    """Over the shown votes whose items are `nearest` to the answer: the mean of sign × cosine. `Embedding` takes a post
-    "Disagreed: …" for something that the user likes, as any other post."""
-
-    def __init__(self, encoder: Encoder, nearest: int) -> None:
-        super().__init__(self.agreement, f"embedding-votes-{encoder.fingerprint}-{nearest}")
-        self._encoder, self._nearest = encoder, nearest
-
-    def agreement(self, ask: Ask) -> float:
-        votes = votes_of(ask.query)
-        answer, *items = self._encoder.encode([ask.answer, *votes])
-        if not votes:
-            return 0.0
-        cosines, signs = np.array(items) @ answer, np.array(list(votes.values()))
-        closest = np.argsort(-cosines, kind="stable")[: self._nearest]
-        return float((signs * cosines)[closest].mean())
+def vote_affinity(encoder: Encoder, nearest: int, ask: Ask) -> float:
+    """Over the shown votes whose items are `nearest` to the answer: the mean of sign × cosine. `history_affinity` takes
+    a post "Disagreed: …" for something that the user likes, as any other post."""
+    votes = votes_of(ask.query)
+    if not votes:
+        return 0.0
+    answer, *items = encoder.encode([ask.answer, *votes])
+    cosines, signs = np.array(items) @ answer, np.array(list(votes.values()))
+    closest = np.argsort(-cosines, kind="stable")[:nearest]
+    return float((signs * cosines)[closest].mean())
 
 
 @MODELS.register("aspect-match")
 def aspect_match(encoder: str = "static") -> Scorer:
     """Similarity of the answer to the query's plan; it sees the true rubric only under `oracle`."""
-    return AspectMatch(ENCODERS.make(encoder))
+    made = ENCODERS.make(encoder)
+    return ScriptedScorer(partial(plan_affinity, made), f"aspect-match-{made.fingerprint}")
 
 
-class AspectMatch(ScriptedScorer):
+def plan_affinity(encoder: Encoder, ask: Ask) -> float:
     """For each aspect the best-matching sentence of the answer, averaged: a ceiling under `oracle`, a baseline under
     `plan`. Without a plan every answer ties."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__(self.match, f"aspect-match-{encoder.fingerprint}")
-        self._encoder = encoder
-
-    def match(self, ask: Ask) -> float:
-        plan, parts = ask.query.plan, [ask.answer, *sentences(ask.answer)]
-        if not plan:
-            return 0.0
-        rows = self._encoder.encode([*plan, *parts])
-        similarity = rows[: len(plan)] @ rows[len(plan) :].T
-        return float(similarity.max(axis=1).mean())
+    plan, parts = ask.query.plan, [ask.answer, *sentences(ask.answer)]
+    if not plan:
+        return 0.0
+    rows = encoder.encode([*plan, *parts])
+    similarity = rows[: len(plan)] @ rows[len(plan) :].T
+    return float(similarity.max(axis=1).mean())
 
 
 @MODELS.register("lexical")
@@ -148,12 +134,12 @@ def tf_idf_affinity(ask: Ask) -> float:
 
     answer = unit_tf_idf(words(ask.answer))
 
-    def closeness(documents: list[list[str]]) -> float:
+    affinity = 0.0
+    for sign, documents in ((1, posts), (1, chosen), (-1, rejected)):
         vectors = [unit_tf_idf(document) for document in documents]
         dots = [sum(value * vector[word] for word, value in answer.items() if word in vector) for vector in vectors]
-        return sum(dots) / len(dots) if dots else 0.0
-
-    return closeness(posts) + closeness(chosen) - closeness(rejected)
+        affinity += sign * sum(dots) / max(1, len(dots))
+    return affinity
 
 
 TYPICAL_WORDS = 60
@@ -178,7 +164,9 @@ def attributes() -> Scorer:
 
     def reward(ask: Ask) -> float:
         wish = sum(wish_for_brevity(post.text) for post in ask.query.posts)
-        return wish * shortness(ask.answer) if wish else 0.0
+        # 0 at the typical length; plus or minus 1 for a quarter or four times of it
+        shortness = log(TYPICAL_WORDS / max(1, len(words(ask.answer)))) / log(4)
+        return wish * max(-MOST, min(MOST, shortness)) if wish else 0.0
 
     return ScriptedScorer(reward, "attributes-1")
 
@@ -192,9 +180,3 @@ def wish_for_brevity(post: str) -> float:
     with suppress(ValueError):  # a number from 0 to 1
         level = 2 * number - 1 if 0 <= (number := float(value)) <= 1 else 0.0
     return level if SHORT.search(name) else -level
-
-
-def shortness(answer: str) -> float:
-    """0 at the typical length; plus or minus 1 for a quarter or four times of it."""
-    length = log(TYPICAL_WORDS / max(1, len(words(answer)))) / log(4)
-    return max(-MOST, min(MOST, length))

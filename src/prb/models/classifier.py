@@ -43,7 +43,6 @@ class Quirk:
 
     @property
     def paths(self) -> str:
-        """What runs it."""
         return "plug-in" if self.unsupported else "engine (own code)" if self.remote_code else "engine"
 
 

@@ -162,7 +162,6 @@ _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", r
 
 
 def winner(first: float, second: float) -> Winner:
-    """The answer with the higher score."""
     return "tie" if first == second else "first" if first > second else "second"
 
 
@@ -178,19 +177,15 @@ def find_verdict(reply: Completion, style: Style) -> re.Match[str] | None:
     plain = (re.sub(r"[*_`\"'“”‘’]+", "", line.strip().lstrip("#> ")) for line in text.splitlines())
     lines = [" ".join(line.split()) for line in plain if re.search(r"\w", line)]
     matches = [re.match(style.verdict, line, re.IGNORECASE) for line in lines]
-    if not matches or len({_label(match[1]) for match in matches if match}) > 1:
+    if not matches or len({match[1].upper() for match in matches if match}) > 1:
         return None
     return matches[0 if style.direct else -1]
-
-
-def _label(text: str) -> str:
-    return text.replace(" ", "").upper()
 
 
 def read_choice(reply: Completion, style: Style) -> Verdict | Failure | None:
     if not style.keys:
         match = find_verdict(reply, style)
-        choice = style.labels.get(_label(match[1])) if match else None
+        choice = style.labels.get(match[1].upper()) if match else None
         return Verdict(choice=choice) if choice else None
     # scores in a JSON object, or nearly one: models write single quotes, trailing commas and numbers as texts
     number = r"""["']?\s*:\s*["']?(-?[0-9]+(?:\.[0-9]+)?)(?![0-9./])"""
@@ -228,26 +223,30 @@ def read_items(reply: Completion, style: Style, count: int) -> Reward | None:
 
 def weigh_choice(reply: Completion, style: Style) -> Verdict | Failure:
     """The label more likely to come first; equally likely ones tie."""
-    logprobs = _label_logprobs(reply.first, list(style.labels), all_needed=True)
-    if isinstance(logprobs, Failure):
-        return logprobs
+    weighed = _label_logprobs(reply.first, list(style.labels), all_needed=True)
+    if isinstance(weighed, Failure):
+        return weighed
+    logprobs, text = weighed
     log_odds = logprobs["A"] - logprobs["B"]
-    finite = log_odds if math.isfinite(log_odds) else None
-    return Verdict(choice=winner(log_odds, 0), log_odds=finite, text=_shown(logprobs))
+    return Verdict(choice=winner(log_odds, 0), log_odds=log_odds if math.isfinite(log_odds) else None, text=text)
 
 
 def weigh_rating(reply: Completion, style: Style) -> Reward | Failure:
     """The mean of the scale's digits, weighted by how likely each is to come first."""
     low, high = style.scale
-    logprobs = _label_logprobs(reply.first, [str(n) for n in range(low, high + 1)], all_needed=False)
-    if isinstance(logprobs, Failure):
-        return logprobs
+    weighed = _label_logprobs(reply.first, [str(n) for n in range(low, high + 1)], all_needed=False)
+    if isinstance(weighed, Failure):
+        return weighed
+    logprobs, text = weighed
     weights = np.exp(np.array(list(logprobs.values())) - max(logprobs.values()))
-    return Reward(float(np.average(list(map(int, logprobs)), weights=weights)), text=_shown(logprobs))
+    return Reward(float(np.average(list(map(int, logprobs)), weights=weights)), text=text)
 
 
-def _label_logprobs(first: Mapping[str, float], labels: list[str], *, all_needed: bool) -> dict[str, float] | Failure:
-    """Log-probability of each label that is there, summed over its spellings with and without a leading space."""
+def _label_logprobs(
+    first: Mapping[str, float], labels: list[str], *, all_needed: bool
+) -> tuple[dict[str, float], str] | Failure:
+    """Log-probability of each label that is there, summed over its spellings with and without a leading space; and all
+    of them as a text."""
     if not first:
         return Failure("no log-probabilities", "the backend returned none for the first token")
     logprobs: dict[str, float] = {}
@@ -258,13 +257,8 @@ def _label_logprobs(first: Mapping[str, float], labels: list[str], *, all_needed
     if not logprobs or (missing and all_needed):
         likeliest = ", ".join(repr(token) for token in sorted(first, key=lambda token: -first[token])[:5])
         return Failure("label not among the first tokens", f"no {', '.join(missing)}; likeliest: {likeliest}")
-    if not math.isfinite(max(logprobs.values())):
-        return Failure("no usable log-probabilities", _shown(logprobs))
-    return logprobs
-
-
-def _shown(logprobs: Mapping[str, float]) -> str:
-    return "log-probabilities: " + ", ".join(f"{label} {value:.4f}" for label, value in logprobs.items())
+    text = "log-probabilities: " + ", ".join(f"{label} {value:.4f}" for label, value in logprobs.items())
+    return (logprobs, text) if math.isfinite(max(logprobs.values())) else Failure("no usable log-probabilities", text)
 
 
 class Judge:

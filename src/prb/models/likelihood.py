@@ -37,11 +37,7 @@ def log_probability(lm: str, loading: Loading) -> Scorer:
 
 
 @MODELS.register("likelihood")
-def likelihood(
-    lm: str,
-    norm: Literal["sum", "mean", "pmi"] = "pmi",
-    loading: Loading = DEFAULT_LOADING,
-) -> Scorer:
+def likelihood(lm: str, norm: Literal["sum", "mean", "pmi"] = "pmi", loading: Loading = DEFAULT_LOADING) -> Scorer:
     """log p(answer | user, question) of an LLM (lm=folder, hub id or pulled name such as smollm2).
 
     norm: `sum` over tokens, `mean` per token, or `pmi`: minus log p(answer | question), what the user adds.

@@ -80,7 +80,6 @@ def _parsed(value: Any) -> Any:
 
 
 Parsed = BeforeValidator(_parsed)
-OneIsAList = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 
 
 class ScoreRow(BaseModel):
@@ -100,7 +99,7 @@ class ScoreRow(BaseModel):
     """As in outcomes.jsonl, one per verdict."""
     failure: str | None = None
     failure_kind: FailureKind | None = None
-    text: Annotated[list[str], OneIsAList] = []
+    text: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = []
     tokens: Size = 0
     cost: NonNegative = 0.0
 

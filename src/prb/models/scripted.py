@@ -128,23 +128,26 @@ def mix(models: str, calibrate: str = "mirror", split: str = "dev", rows: int = 
             known = f"{len(scores)} of {len(asks)} scores, deviation {deviation:g}"
             raise PrbError(f"{spec!r} cannot be normalized: {known}")
         parts.append(Part(spec, model, weight, float(np.mean(scores)), deviation))
-    return Mix(parts, f"{dataset.name}, split {split}, {len(asks)} answers", dataset.fingerprint)
+    described = ", ".join(f"{p.weight:g} × {p.spec} (mean {p.mean:.3g}, sd {p.deviation:.3g})" for p in parts)
+    return Mix(
+        parts,
+        fingerprint="mix-" + text_digest(dataset.fingerprint, *(f"{p.model.fingerprint} {p.weight!r}" for p in parts)),
+        execution=f"{described}; normalized on {dataset.name}, split {split}, {len(asks)} answers",
+        remote=any(is_remote(part.model) for part in parts),
+    )
 
 
+@dataclass
 class Mix:
-    def __init__(self, parts: Sequence[Part], calibrated_on: str, calibration: str) -> None:
-        self._parts = tuple(parts)
-        self.remote = any(is_remote(part.model) for part in parts)
-        self.fingerprint = "mix-" + text_digest(
-            calibration, *(f"{part.model.fingerprint} {part.weight!r}" for part in parts)
-        )
-        described = ", ".join(f"{p.weight:g} × {p.spec} (mean {p.mean:.3g}, sd {p.deviation:.3g})" for p in parts)
-        self.execution = f"{described}; normalized on {calibrated_on}"
+    parts: Sequence[Part]
+    fingerprint: str
+    execution: str
+    remote: bool
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         """An answer that one of the models cannot score has no score."""
         totals: list[float | Failure] = [0.0] * len(asks)
-        for part in self._parts:
+        for part in self.parts:
             for n, score in enumerate(part.model.score(asks)):
                 total = totals[n]
                 if isinstance(score, Failure):

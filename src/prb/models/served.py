@@ -204,29 +204,30 @@ class Server:
         return results
 
 
+@dataclass
 class ServedHead:
     """Groups of texts → rewards. The answers to a query are one request, and requests are sent in the order of their
     tokens, so that equal beginnings follow one another in the server's prefix cache."""
 
-    def __init__(self, server: Server, reward: Callable[[Logits], float]) -> None:
-        """`reward` makes one number of a head's logits."""
-        self._server, self._reward = server, reward
-        self._width: int | None = None
-        """How many logits the head has; a server that changes it has changed the model."""
+    server: Server
+    reward: Callable[[Logits], float]
+    """Makes one number of a head's logits."""
+    width: int | None = None
+    """How many logits the head has; a server that changes it has changed the model."""
 
     def rewards(self, groups: Sequence[Sequence[Text]]) -> list[list[float | Failure]]:
         order = sorted(range(len(groups)), key=lambda n: list(groups[n][0].ids))
-        results = iter(self._server.ask_each([groups[n] for n in order], self._call))
+        results = iter(self.server.ask_each([groups[n] for n in order], self._call))
         rewards: dict[int, list[float | Failure]] = {}
         for n in order:
             of_group = islice(results, len(groups[n]))
-            rewards[n] = [logits if isinstance(logits, Failure) else self._reward(logits) for logits in of_group]
+            rewards[n] = [logits if isinstance(logits, Failure) else self.reward(logits) for logits in of_group]
         return [rewards[n] for n in range(len(groups))]
 
     def _call(self, texts: Sequence[Text]) -> Call:
         """Asks for the raw logits of several texts. A reply that is not about these texts, or of another model, is
         none."""
-        about = self._server.about
+        about = self.server.about
         ids = [list(text.ids) for text in texts]
         body = {"model": about.model, "input": ids, "use_activation": False}
         if about.kind == "sglang":
@@ -242,22 +243,22 @@ class ServedHead:
                 rows = [by_index[n] for n in range(len(reply["data"]))]
             logits = [numbers for row in rows if (numbers := _numbers(row))]
             widths = {len(row) for row in logits}
-            return logits if len(logits) == len(texts) and widths == {self._width or len(logits[0])} else None
+            return logits if len(logits) == len(texts) and widths == {self.width or len(logits[0])} else None
 
         return Call("/classify", body, read)
 
     def check(self, texts: Sequence[Text], tokenizer: Any) -> None:
         """Whether the server gives logits for a few texts, of the same tokens as ours. vLLM says how it tokenizes;
         SGLang is trusted."""
-        for reply in self._server.ask([self._call([text]) for text in texts]):
+        for reply in self.server.ask([self._call([text]) for text in texts]):
             if isinstance(reply, Failure):
-                raise BadInput(f"{self._server.client.address} cannot be used: {reply}")
-            self._width = len(reply[0])
-        if self._server.about.kind != "vllm":
+                raise BadInput(f"{self.server.client.address} cannot be used: {reply}")
+            self.width = len(reply[0])
+        if self.server.about.kind != "vllm":
             return
         text = " ".join(part for probe in PROBES for part in probe)
-        body = {"model": self._server.about.model, "prompt": text, "add_special_tokens": False}
-        (tokens,) = self._server.ask([Call("/tokenize", body, lambda reply: list(reply.get("tokens") or []))])
+        body = {"model": self.server.about.model, "prompt": text, "add_special_tokens": False}
+        (tokens,) = self.server.ask([Call("/tokenize", body, lambda reply: list(reply.get("tokens") or []))])
         ours = tokenizer(text, add_special_tokens=False)["input_ids"]
         if tokens and not isinstance(tokens, Failure) and tokens != ours:
             raise BadInput("the tokenizer is not the server's; tokenizer=… names the right one")

@@ -81,7 +81,6 @@ class TrainConfig(OutputConfig, EngineConfig, TrainingRows):
 
     @property
     def target(self) -> Path:
-        """Folder of the trained head."""
         return self.folder(f"train-{self.method}")
 
 
@@ -159,17 +158,7 @@ class FullConfig(OutputConfig, UserConfig, TrainingRows):
 
     @property
     def target(self) -> Path:
-        """Folder of the trained model."""
         return self.folder(f"train-{self.method}")
-
-    @property
-    def model_spec(self) -> str:
-        """What to give to `prb evaluate --model`."""
-        more = {"max_length": str(self.options.max_length)} if self.options.max_length else {}
-        if self.kind == "reward-model":
-            return str(Spec("classifier", {"path": str(self.target), **more}))
-        reference = {"reference": self.source, "beta": str(self.dpo.beta)}
-        return str(Spec("implicit", {"policy": str(self.target), **reference, **more}))
 
 
 def config_of(method: str) -> type[TrainConfig | FullConfig]:

@@ -31,6 +31,7 @@ from prb.errors import BadInput, PrbError, RunConflict, first_line
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.progress import SILENT, Progress
+from prb.registry import Spec
 from prb.runs import Finished, RunFolder, read_json, write_json
 from prb.stats.estimate import codes
 from prb.training.config import LORA_ALPHA, FullConfig
@@ -149,7 +150,6 @@ def token_columns(method: str, chosen: Text, rejected: Text) -> dict[str, list[i
 
 
 def load_base(config: FullConfig) -> Checkpoint:
-    """What training starts from."""
     transformers.set_seed(config.seed)  # transformers draws a fresh head from the global state
     options = config.options
     loading = Loading(
@@ -279,10 +279,16 @@ def describe(
     held_out = [entry for entry in history if "eval_loss" in entry]
     card = provenance(config, dataset)
     card["data"] |= {"users": len(set(dataset.index.users)), **rows.counts}
+    model = Spec("classifier", {"path": str(config.target)})
+    if config.kind == "dpo":
+        reference = {"reference": config.source, "beta": str(config.dpo.beta)}
+        model = Spec("implicit", {"policy": str(config.target), **reference})
+    if config.options.max_length:
+        model = Spec(model.name, {**model.options, "max_length": str(config.options.max_length)})
     return card | {
         "format": FORMAT,
         "method": config.method,
-        "model": config.model_spec,
+        "model": str(model),  # what to give to `prb evaluate --model`
         "base": config.base,
         "base_fingerprint": base,
         "trained_on": TrainedOn.of(item for item in dataset if item.id not in rows.held_ids).as_card(),

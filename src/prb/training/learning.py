@@ -21,12 +21,12 @@ from prb import __version__
 from prb.config import RankerName
 from prb.data.load import Dataset, deal, load, training_split
 from prb.data.named.mirror import Lesson
-from prb.data.retrieve import RANKERS
+from prb.data.retrieve import RANKERS, top_posts
 from prb.data.source import Source, open_source
 from prb.errors import BadInput, PrbError
 from prb.hashing import draw
 from prb.models.personal.features import Features, encoded_texts
-from prb.models.personal.head import Head, Scaler, query_of, require_torch, tensors
+from prb.models.personal.head import Head, Scaler, require_torch, tensors
 from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Step, Taught, View
 from prb.progress import SILENT, Progress
 from prb.runs import draft
@@ -109,7 +109,6 @@ def open_training(spec: str, split: str | None, limit: int | None = None) -> Dat
 
 
 def provenance(config: TrainConfig | FullConfig, dataset: Dataset) -> dict[str, Any]:
-    """What every card says of its training."""
     data = {"name": dataset.name, "fingerprint": dataset.fingerprint, "split": dataset.split, "rows": len(dataset)}
     return {"prb": __version__, "data": data, "train": config.saved(), "seed": config.seed}
 
@@ -118,7 +117,7 @@ def prepare(dataset: Dataset, features: Features, *, joint: bool, k: int, progre
     """Every distinct text's vector once, and rows that point to them. What is slow to encode comes from the cache if
     another run has encoded it."""
     progress.begin(f"features of {dataset.name}", total=len(dataset))
-    order, rows = RANKERS[RANKER], [np.empty((0, 3 + k), dtype=np.int32)]
+    rank, rows = RANKERS[RANKER], [np.empty((0, 3 + k), dtype=np.int32)]
     vectors: list[Any] = []
     known: dict[Any, int] = {}
 
@@ -131,7 +130,9 @@ def prepare(dataset: Dataset, features: Features, *, joint: bool, k: int, progre
         return [known[item] for item in items]
 
     for chunk in chunks((item for item in dataset if isinstance(item, Pair)), CHUNK):
-        queries = [replace(query_of(pair, order, k), user=None) for pair in chunk]
+        # as condition `profile` shows a pair; posts are only ranked where that makes a difference
+        shown = [p.profile if len(p.profile) <= k else top_posts(p.question, p.profile, rank, k=k).posts for p in chunk]
+        queries = [Query(question=p.question, posts=tuple(posts)) for p, posts in zip(chunk, shown, strict=True)]
         # posts that are encoded with the answers are not encoded alone as well
         alone = [[] if joint else [post.text for post in query.posts] for query in queries]
         texts = [text for query, posts in zip(queries, alone, strict=True) for text in (query.question, *posts)]
@@ -207,8 +208,6 @@ SCALER_STREAM, SOLVE_STREAM, START_STREAM, ORDER_STREAM, KNOWN_STREAM = range(1,
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """How a method is fitted."""
-
     epochs: int = 60
     seed: int = 0
     l2: float = 0.01
@@ -261,7 +260,10 @@ def learn(
         params = method.teach([scaler.taught(lesson) for lesson in lessons])
         head = Head(spec, single_precision(params), scaler, np.zeros(0))
         return Learned(head, [], 0, {"axes": len(lessons)})
-    scaler = fit_scaler(examples, fit, learning.seed)
+    rows = np.sort(np.random.default_rng([learning.seed, SCALER_STREAM]).permutation(fit)[:SCALER_ROWS])
+    texts = examples.rows[rows][:, [0, *range(3, examples.rows.shape[1])]]
+    answers = examples.vectors[np.asarray(examples.rows[rows, 1:3]).ravel()]
+    scaler = Scaler.fit(answers, examples.vectors[np.unique(texts[texts >= 0])])
     if method.closed_form:
         rows = np.sort(np.random.default_rng([learning.seed, SOLVE_STREAM]).permutation(fit)[:CLOSED_FORM_ROWS])
         parts = (
@@ -272,8 +274,8 @@ def learn(
         return Learned(head, [], 0, {"rows_used": len(rows)})
     require_torch()
     training = Training(spec, method, examples, fit, scaler, learning)
-    if checkpoint:
-        training.restore(checkpoint, progress)
+    if checkpoint and (about := load_state(checkpoint, training.state, training.optimizer, progress)):
+        training.curve, training.best = [Epoch(**epoch) for epoch in about["curve"]], about["best"]
     done = len(training.curve)
     progress.begin(f"training {spec}", total=learning.epochs, done=done)
     for epoch in range(done, learning.epochs):
@@ -281,16 +283,10 @@ def learn(
             break
         training.epoch(epoch, held)
         if checkpoint:
-            training.save(checkpoint)
+            about = {"curve": training.curve, "best": training.best}
+            save_state(checkpoint, training.state, training.optimizer, about)
         progress.advance()
     return training.learned()
-
-
-def fit_scaler(examples: Examples, fit: Ints, seed: int) -> Scaler:
-    rows = np.sort(np.random.default_rng([seed, SCALER_STREAM]).permutation(fit)[:SCALER_ROWS])
-    texts = examples.rows[rows][:, [0, *range(3, examples.rows.shape[1])]]
-    answers = examples.vectors[np.asarray(examples.rows[rows, 1:3]).ravel()]
-    return Scaler.fit(answers, examples.vectors[np.unique(texts[texts >= 0])])
 
 
 def single_precision(arrays: Mapping[str, Any]) -> dict[str, Floats]:
@@ -389,13 +385,6 @@ class Training:
     @property
     def state(self) -> dict[str, Any]:
         return {**self.params, **{f"kept.{name}": value for name, value in self.kept.items()}}
-
-    def save(self, path: Path) -> None:
-        save_state(path, self.state, self.optimizer, {"curve": self.curve, "best": self.best})
-
-    def restore(self, path: Path, progress: Progress) -> None:
-        if about := load_state(path, self.state, self.optimizer, progress):
-            self.curve, self.best = [Epoch(**epoch) for epoch in about["curve"]], about["best"]
 
 
 OPTIMIZER = "optimizer."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import compress, product
 from statistics import median
@@ -17,7 +16,14 @@ from prb.engine.executors import Executor, open_executor
 from prb.errors import BadInput, MissingExtra
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.models.personal.collaborative import Collaborative, fit, ratings_of, save_factors, votes_by_user
+from prb.models.personal.collaborative import (
+    Collaborative,
+    factorize,
+    ratings_of,
+    save_factors,
+    votes_by_user,
+    with_words,
+)
 from prb.models.personal.features import Features, features_of
 from prb.models.personal.head import CARD, Head, Personal, read_card, save
 from prb.models.personal.methods import METHODS, Matcher
@@ -173,7 +179,8 @@ def _from_votes(config: TrainConfig, method: Collaborative, dataset: Dataset, fe
             f"{config.dataset} has no votes on single items in its histories; collaborative learns from data such as "
             "'polis?path=FOLDER&mirror=true'"
         )
-    factors = fit(ratings, method, features, seed=config.seed)
+    bias, items = factorize(ratings, method.rank, method.prior, seed=config.seed)
+    factors = with_words(bias, items, ratings.items, features)
     card = {
         **card_of(config, dataset, features, {"rows": len(pairs), "users": len(votes)}),
         "method": config.method,
@@ -230,24 +237,21 @@ def validate(
     )
 
 
-def candidates(spec: str, learning: Learning) -> Iterator[tuple[str, Learning]]:
-    """Values of l2, and of the settings in the method's grid that the spec does not fix."""
-    method, parsed = METHODS.make(spec), Spec.parse(spec)
-    open_options = {k: v for k, v in method.grid.items() if k not in parsed.options}
-    penalties = (learning.l2,) if method.closed_form else L2
-    for values in product(*open_options.values()):
-        options = {**parsed.options, **{k: str(v) for k, v in zip(open_options, values, strict=True)}}
-        for l2 in penalties:
-            yield str(Spec(parsed.name, options)), replace(learning, l2=l2)
-
-
 def sweep(spec: str, examples: Examples, rows: Ints, learning: Learning, *, progress: Progress = SILENT) -> list[Tried]:
-    """All candidates, the best first: by held-out accuracy, then by held-out loss.
+    """Heads with every penalty, and with every value in the method's grid of a setting that the spec does not fix; the
+    best first, by held-out accuracy, then by held-out loss.
 
     Settings are chosen by cross-validation over the training users and by nothing else.
     """
-    todo, tried = list(candidates(spec, learning)), []
+    method, parsed = METHODS.make(spec), Spec.parse(spec)
+    open_options = {k: v for k, v in method.grid.items() if k not in parsed.options}
+    penalties = (learning.l2,) if method.closed_form else L2
+    todo = []
+    for values in product(*open_options.values()):
+        options = {**parsed.options, **{k: str(v) for k, v in zip(open_options, values, strict=True)}}
+        todo += [(str(Spec(parsed.name, options)), replace(learning, l2=l2)) for l2 in penalties]
     progress.begin(f"cross-validating {len(todo)} settings", total=len(todo))
+    tried = []
     for candidate, setting in todo:
         tried.append(cross_validate(candidate, examples, rows, setting))
         progress.advance()

@@ -63,8 +63,6 @@ class Ratings(NamedTuple):
 
 @dataclass(frozen=True)
 class Factors:
-    """What training found."""
-
     bias: Floats
     items: Floats
     """(items, 1 + rank): the first column is 1, so that a user may agree with more of everything."""
@@ -85,7 +83,6 @@ def votes_by_user(pairs: Iterable[Pair]) -> dict[str, Votes]:
 
 
 def ratings_of(votes: Iterable[Votes]) -> Ratings:
-    """The votes of users, one mapping each."""
     numbers: dict[str, int] = {}
     rows = [(u, numbers.setdefault(text, len(numbers)), s) for u, cast in enumerate(votes) for text, s in cast.items()]
     user, item, sign = np.array(rows, dtype=np.float64).reshape(-1, 3).T
@@ -93,7 +90,6 @@ def ratings_of(votes: Iterable[Votes]) -> Ratings:
 
 
 def factorize(ratings: Ratings, rank: int, prior: float, *, seed: int = 0) -> tuple[Floats, Floats]:
-    """Bias and factors of the items."""
     user, item, sign, texts = ratings
     count, rng = len(texts), np.random.default_rng(seed)
     users = np.zeros((int(user.max(initial=-1)) + 1, 1 + rank))
@@ -123,11 +119,6 @@ def _solve(row: Any, known: Floats, target: Floats, rows: int, ridge: Floats) ->
         gram[:, a, b] = gram[:, b, a] = np.bincount(row, columns[a] * columns[b], rows)
     right = np.stack([np.bincount(row, column * target, rows) for column in columns], axis=1)
     return np.asarray(np.linalg.solve(gram + np.diag(ridge), right[:, :, None])[:, :, 0])
-
-
-def fit(ratings: Ratings, method: Collaborative, features: Features, *, seed: int = 0) -> Factors:
-    bias, items = factorize(ratings, method.rank, method.prior, seed=seed)
-    return with_words(bias, items, ratings.items, features)
 
 
 def with_words(bias: Floats, items: Floats, texts: Sequence[str], features: Features) -> Factors:

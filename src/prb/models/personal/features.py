@@ -39,15 +39,13 @@ class Features(Protocol):
 
 
 FEATURES: Registry[Features] = Registry("features", package="prb.models.personal", group="prb.features")
-UNCACHED = ("static",)
-"""Encoders that are as fast as a cache lookup."""
 
 
 def make_features(spec: str, executor: Executor | None = None) -> Features:
     """Features that are cached on disk by this process, wherever they are computed."""
     check_features(spec)
     made = executor.load(partial(uncached_features, spec), spec) if executor else uncached_features(spec)
-    if Spec.parse(spec).name in UNCACHED:
+    if Spec.parse(spec).name == "static":  # as fast as a cache lookup
         return made
     if isinstance(made, Shifted | Alone):
         return type(made)(Cached(made.inner))

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prb.cache import Memo
-from prb.data.retrieve import top_posts
 from prb.engine.load import cached_commit
 from prb.errors import BadInput, MissingExtra
 from prb.hashing import digest
@@ -23,7 +22,7 @@ from prb.models.personal.features import Features, features_of
 from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Taught, View
 from prb.registry import Spec, names_code
 from prb.runs import draft, read_json, write_json
-from prb.types import Ask, Choice, Failure, Pair, Query
+from prb.types import Ask, Choice, Failure, Query
 from prb.weights import resolve_weights
 
 CARD, WEIGHTS, USERS = "card.json", "weights.safetensors", "users.json"
@@ -46,7 +45,12 @@ class Scaler:
 
     @classmethod
     def fit(cls, answers: Any, texts: Any) -> Scaler:
-        return cls(_moments(answers), _moments(texts))
+        moments = []
+        for rows in (answers, texts):
+            deviation = np.std(rows, axis=0, dtype=np.float64)
+            deviation = np.where(deviation > FLAT, deviation, 1.0)
+            moments.append(np.stack([np.mean(rows, axis=0, dtype=np.float64), deviation]))
+        return cls(*moments)
 
     def pairs(self, raw: Pairs, dtype: str = "float64") -> Pairs:
         """Everything scaled; missing posts stay zero."""
@@ -63,11 +67,6 @@ class Scaler:
 def _scaled(rows: Any, moments: Floats, dtype: str) -> Any:
     mean, deviation = moments.astype(dtype)
     return (rows - mean) / deviation
-
-
-def _moments(rows: Any) -> Floats:
-    deviation = np.std(rows, axis=0, dtype=np.float64)
-    return np.stack([np.mean(rows, axis=0, dtype=np.float64), np.where(deviation > FLAT, deviation, 1.0)])
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,6 @@ class Head:
             return np.asarray(self.method.reward(self.tensors(), pairs.view, pairs.chosen).numpy())
 
     def infer(self, support: Pairs, users: int) -> Floats:
-        """A code for each user from their labeled pairs."""
         if not self.method.code_size:
             return np.zeros((users, 0))
         pairs, prior_mean = tensors(self.scaler.pairs(support)), require_torch().from_numpy(self.prior_mean)
@@ -108,7 +106,6 @@ class Head:
 
 
 def tensors(pairs: Pairs, dtype: str = "float64") -> Pairs:
-    """The same pairs for torch."""
     torch = require_torch()
 
     def real(array: NDArray[Any]) -> Any:
@@ -220,8 +217,6 @@ def fingerprint(folder: Path, names: Sequence[str] = (WEIGHTS, CARD, USERS)) -> 
 
 
 class Personal:
-    """A trained head as a scorer."""
-
     def __init__(self, head: Head, features: Features, name: str) -> None:
         self.fingerprint, self.execution = f"personal-{name}", execution_of(features)
         self.head, self._features = head, features
@@ -254,14 +249,30 @@ class Personal:
         """From a user's past choices if the query has some, else what training knew of the user, else the prior's."""
         histories = [query.choices for query in queries if query.choices]
         keys = [digest(*(text for choice in history for text in choice)) for history in histories]
-
-        def infer(new: Sequence[tuple[Choice, ...]]) -> list[Floats | Failure]:
-            return list(infer_codes(self.head, self._features, new))
-
-        inferred = iter(self._inferred.map(infer, histories, keys))
+        inferred = iter(self._inferred.map(self._infer, histories, keys))
         prior_mean = self.head.prior_mean
         codes = [next(inferred) if q.choices else self.head.codes.get(q.user or "", prior_mean) for q in queries]
         return np.stack([prior_mean if isinstance(code, Failure) else code for code in codes])
+
+    def _infer(self, histories: Sequence[tuple[Choice, ...]]) -> list[Floats | Failure]:
+        """What past choices say about their users, one code per history.
+
+        A choice whose answers cannot be encoded says nothing.
+        """
+        choices = [(n, choice) for n, history in enumerate(histories) for choice in history]
+        asks = [Ask(Query(question=choice.question), text) for _, choice in choices for text in choice[1:]]
+        encoded = self._features.answers(asks)
+        usable = [
+            (n, ask.query, chosen, rejected)
+            for (n, _), ask, chosen, rejected in zip(choices, asks[::2], encoded[::2], encoded[1::2], strict=True)
+            if not isinstance(chosen, Failure) and not isinstance(rejected, Failure)
+        ]
+        if not usable:
+            return [self.head.prior_mean] * len(histories)
+        users, queries, of_chosen, of_rejected = zip(*usable, strict=True)
+        view = view_of(self._features, queries, np.tile(self.head.prior_mean, (len(usable), 1)))
+        pairs = Pairs(view, np.stack(of_chosen), np.stack(of_rejected), np.array(users))
+        return list(self.head.infer(pairs, len(histories)))
 
 
 def view_of(features: Features, queries: Sequence[Query], codes: Any) -> View:
@@ -293,31 +304,3 @@ def load_personal(folder: Path) -> Personal:
             f"{card['method']} --features '{card['features']}'`"
         )
     return Personal(head, features, fingerprint(folder))
-
-
-def infer_codes(head: Head, features: Features, histories: Sequence[Sequence[Choice]]) -> Floats:
-    """What past choices say about their users, one code per history.
-
-    A choice whose answers cannot be encoded says nothing.
-    """
-    choices = [(n, choice) for n, history in enumerate(histories) for choice in history]
-    asks = [Ask(Query(question=choice.question), text) for _, choice in choices for text in choice[1:]]
-    encoded = features.answers(asks)
-    usable = [
-        (n, ask.query, chosen, rejected)
-        for (n, _), ask, chosen, rejected in zip(choices, asks[::2], encoded[::2], encoded[1::2], strict=True)
-        if not isinstance(chosen, Failure) and not isinstance(rejected, Failure)
-    ]
-    if not usable:
-        return np.tile(head.prior_mean, (len(histories), 1))
-    users, queries, of_chosen, of_rejected = zip(*usable, strict=True)
-    view = view_of(features, queries, np.tile(head.prior_mean, (len(usable), 1)))
-    return head.infer(Pairs(view, np.stack(of_chosen), np.stack(of_rejected), np.array(users)), len(histories))
-
-
-def query_of(pair: Pair, rank: Any, k: int) -> Query:
-    """As condition `profile` shows a pair; posts are only ranked where that makes a difference."""
-    shown = tuple(pair.profile)
-    if len(shown) > k:
-        shown = top_posts(pair.question, pair.profile, rank, k=k).posts
-    return Query(question=pair.question, user=pair.user, posts=shown)

@@ -76,11 +76,6 @@ class Taught(NamedTuple):
     answers: Floats
     """(questions, 2, size): the answers for the first pole and for the second."""
 
-    @property
-    def gaps(self) -> Floats:
-        """(questions, size): the answer for the first pole minus the one for the second."""
-        return np.asarray(self.answers[:, 0] - self.answers[:, 1])
-
 
 class Method:
     """The defaults describe a user-blind head; see `methods.py` for the rest."""
@@ -361,9 +356,10 @@ class Axes(Method):
 
     def teach(self, lessons: Sequence[Taught]) -> dict[str, Floats]:
         posts = within_covariance([pole for lesson in lessons for pole in (lesson.first, lesson.second)])
-        answers = within_covariance([lesson.gaps for lesson in lessons])
+        gaps = [lesson.answers[:, 0] - lesson.answers[:, 1] for lesson in lessons]
+        answers = within_covariance(gaps)
         post_poles = np.stack([lesson.first.mean(axis=0) - lesson.second.mean(axis=0) for lesson in lessons]) / 2
-        answer_poles = np.stack([lesson.gaps.mean(axis=0) for lesson in lessons]) / 2
+        answer_poles = np.stack([gap.mean(axis=0) for gap in gaps]) / 2
         # answers show a pole more plainly than posts do
         poles = (post_poles + answer_poles / 2).T @ answer_poles / len(lessons)
         size = len(posts)
