@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import combinations, product
 from pathlib import Path
@@ -13,7 +12,7 @@ from msgspec import Struct
 
 from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
-from prb.evaluation.outcomes import Cell, Outcomes, read_outcomes
+from prb.evaluation.outcomes import Outcomes, read_outcomes
 from prb.stats.estimate import Floats, Ints, codes, is_exact
 from prb.stats.paired import UNTESTED, corrected, difference, flip_rate
 from prb.summary import METRICS, Paired, Summary
@@ -75,14 +74,23 @@ def compare(config: CompareConfig) -> dict[str, Any]:
     in_a, in_b = np.array(common, dtype=np.int64).reshape(-1, 2).T
     clusters = codes(a.clusters)[in_a]
     only_in_one = len(a.pairs) + len(b.pairs) - 2 * len(common)
+    # the same condition on both sides; models that both runs have, else every two
+    itself = config.run_a.resolve() == config.run_b.resolve()
+    shared = [] if itself else [(model, model) for model in a.models if model in b.models]
+    models = shared or (combinations(a.models, 2) if itself else product(a.models, b.models))
     rows: list[dict[str, Any]] = []
-    for left, right in _matches(a, b, itself=config.run_a.resolve() == config.run_b.resolve()):
+    for (model_a, model_b), condition in product(models, a.conditions):
+        left, right = (model_a, condition), (model_b, condition)
+        if left not in a.of or right not in b.of:
+            continue
         x, y = a.of[left].credit[in_a], b.of[right].credit[in_b]
         # two user-blind models are at ½ by construction, so on the same rows their difference is 0
         exact = left in exact_a and right in exact_b and not only_in_one
-        about = {"condition": left[1], "model_a": left[0], "model_b": right[0]}
+        about = {"condition": condition, "model_a": model_a, "model_b": model_b}
+        of_a, of_b = _values(summary_a, *left), _values(summary_b, *right)
+        keys = [key for key, metric in METRICS.items() if metric.column and (key in of_a or key in of_b)]
+        metrics = {key: {"a": of_a.get(key), "b": of_b.get(key)} for key in keys}
         paired = compare_credits(x, y, clusters, exact=exact, seed=SEED)
-        metrics = _other_metrics(summary_a, left, summary_b, right)
         rows.append({**about, **paired, "only_in_one": only_in_one, "metrics": metrics})
     if not rows:
         raise BadInput(f"nothing to compare: {config.run_a} and {config.run_b} share no condition, or hold one model")
@@ -109,13 +117,6 @@ def compare_credits(x: Floats, y: Floats, clusters: Ints, *, exact: bool, seed: 
     }
 
 
-def _other_metrics(a: Summary, left: Cell, b: Summary, right: Cell) -> dict[str, Any]:
-    """Those that either model has a value of, in the order of their declaration."""
-    x, y = _values(a, *left), _values(b, *right)
-    keys = [key for key, metric in METRICS.items() if metric.column and (key in x or key in y)]
-    return {key: {"a": x.get(key), "b": y.get(key)} for key in keys}
-
-
 def _values(summary: Summary, model: str, condition: str) -> dict[str, float]:
     """Of every metric under a condition; one that compares conditions belongs to that whose change it measures."""
     result, contrasts = summary.result(model, condition), summary.contrasts_of(model).items()
@@ -130,13 +131,3 @@ def _read_run(folder: Path) -> tuple[Outcomes, Summary]:
     if summary.task == "ratings":
         raise BadInput(f"{folder} holds ratings; compare works on pairs")
     return outcomes, summary
-
-
-def _matches(a: Outcomes, b: Outcomes, *, itself: bool) -> Iterator[tuple[Cell, Cell]]:
-    """The same condition on both sides; models that both runs have, else every two."""
-    shared = [] if itself else [(model, model) for model in a.models if model in b.models]
-    pairs = combinations(a.models, 2) if itself else product(a.models, b.models)
-    for left, right in shared or pairs:
-        for condition in a.conditions:
-            if (left, condition) in a.of and (right, condition) in b.of:
-                yield (left, condition), (right, condition)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import count
 from typing import Any, Literal, Self, TypeVar
 
 from prb.config import ConditionName, Donors, HistoryKind, ShownHistory, UserConfig
 from prb.data.load import Dataset, History, Users
-from prb.data.retrieve import RANKERS, Ranker, leaking_choices, top_choices, top_posts
+from prb.data.retrieve import RANKERS, leaking_choices, top_choices, top_posts
 from prb.data.votes import quoted_votes
 from prb.errors import BadInput
 from prb.evaluation.planners import Plan, Planner, infer_plans
@@ -88,10 +87,6 @@ class QueryBuilder:
             **trained,
         )
 
-    @cached_property
-    def rank(self) -> Ranker:
-        return RANKERS[self.shown.ranker]
-
     def build(self, item: Item, condition: str, plan: Plan | Failure | None = None) -> Built | Failure:
         """`plan` is what `plans` or an earlier process inferred for a `planned` condition; else the planner runs."""
         seen = self.trained_on.seen(item)
@@ -130,11 +125,11 @@ class QueryBuilder:
 
     def with_history(self, item: Item, user: str, history: History) -> Built:
         """The posts and choices of a history that suit the question best."""
-        (posts, choices), budget = self._of_kind(history), self.shown.budget
+        (posts, choices), budget, rank = self._of_kind(history), self.shown.budget, RANKERS[self.shown.ranker]
         leaks = quoted_votes(item.answers)
         posts = [post for post in posts if post.text not in leaks]
-        top = top_posts(item.question, posts, self.rank, k=self.k, budget=budget)
-        chosen = top_choices(item.question, item.answers, choices, self.rank, k=self.shown.choices, budget=budget)
+        top = top_posts(item.question, posts, rank, k=self.k, budget=budget)
+        chosen = top_choices(item.question, item.answers, choices, rank, k=self.shown.choices, budget=budget)
         shown = tuple(choices[n] for n in chosen.positions)
         query = Query(question=item.question, user=user, context=item.context, posts=top.posts, choices=shown)
         return Built(query, top.cut + chosen.cut, chosen.positions, chosen.leaks)
@@ -214,17 +209,13 @@ def pick_donor(
     A matched donor asks about the item's topic, else within its category: a history about something else would lose to
     the user's own for being off topic, whoever wrote it. Nobody lends the very history that the item has itself.
     """
-    cluster = users.cluster(item.user)
+    cluster, topical = users.cluster(item.user), users.asking_about(item) if donors == "matched" else ()
 
-    def pick(names: Sequence[str], same_cluster: bool) -> str | None:
-        def fits(name: str) -> bool:
-            return (same_cluster or users.cluster(name) != cluster) and users.may_lend(name, item, history)
+    def fits(name: str, same_cluster: bool) -> bool:
+        return (same_cluster or users.cluster(name) != cluster) and users.may_lend(name, item, history)
 
-        if not any(map(fits, names)):
-            return None
-        return next(filter(fits, (names[draw(seed, attempt, item.id) % len(names)] for attempt in count())))
-
-    for pool in (*(users.asking_about(item) if donors == "matched" else ()), users.names):
-        if donor := pick(pool, same_cluster=False):
-            return donor
-    return pick(users.names, same_cluster=True)
+    for names, same_cluster in (*((pool, False) for pool in topical), (users.names, False), (users.names, True)):
+        if any(fits(name, same_cluster) for name in names):
+            drawn = (names[draw(seed, attempt, item.id) % len(names)] for attempt in count())
+            return next(name for name in drawn if fits(name, same_cluster))
+    return None

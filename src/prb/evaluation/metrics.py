@@ -333,8 +333,7 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
             for result, p in zip(tested, corrected([result.metrics[key] for result in tested]), strict=True):
                 result.metrics[key] = replace(result.metrics[key], p_holm=p)
     about = describe_dataset(dataset)
-    if dataset.index.most_answers > 2:
-        about.chance = dataset.index.chance
+    about.chance = dataset.index.chance if dataset.index.most_answers > 2 else None
     about.restraint = int(facts.restraint.sum())
     if isinstance(dataset.source, VoteSource):
         about.noise_ceiling = dataset.source.retest()
@@ -349,11 +348,18 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
         contrasts=_contrasts(config, rows),
         license=license.sentence() if license else None,
     )
-    users = [
-        UserColumns(model=model, condition=condition, columns=_user_columns(cell, config.task))
-        for (model, condition), cell in rows.items()
-    ]
-    return summary, UserTable(users=facts.user_names, results=users)
+    table, everyone = UserTable(users=facts.user_names, results=[]), range(len(facts.user_names))
+    for (model, condition), cell in rows.items():
+        columns: dict[str, list[float | None]]
+        if config.task == "ratings":
+            keys = ("n", *(key for key, metric in METRICS.items() if metric.task == "ratings"))
+            columns = {key: [cell.by_user.get(code, {}).get(key) for code in everyone] for key in keys}
+        else:
+            means, counts, present = (column.tolist() for column in user_means(cell.credit, facts.users))
+            accuracy, answered = dict(zip(present, means, strict=True)), dict(zip(present, counts, strict=True))
+            columns = {"accuracy": [*map(accuracy.get, everyone)], "n": [answered.get(code, 0) for code in everyone]}
+        table.results.append(UserColumns(model=model, condition=condition, columns=columns))
+    return summary, table
 
 
 def _result(config: EvaluateConfig, model: str, condition: str, rows: Rows) -> PairResult | RatingResult:
@@ -370,17 +376,15 @@ def _result(config: EvaluateConfig, model: str, condition: str, rows: Rows) -> P
     if config.paper:  # what the procedure hides: ties counted as lost, and replies without a verdict counted as "A"
         undecided, judged = int((rows.margin == 0).sum()), bool(column.verdicts)
         about["paper"] = PaperCounts(ties=0 if judged else undecided, unparsed=undecided if judged else 0)
-    return _pair_result(rows, **about) if config.task == "pairs" else _rating_result(rows, **about)
-
-
-def _rating_result(rows: Rows, **about: Any) -> RatingResult:
+    if config.task == "pairs":
+        return _pair_result(rows, **about)
     groups_of = zip(rows.facts.users.tolist(), rows.facts.index.groups, strict=True)
     alignments: dict[str, dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
     for code, groups in {code: groups for code, groups in groups_of if groups}.items():
         for attribute, name in groups.items():
             alignments[attribute][name] += [rows.by_user[code]["alignment"]] if code in rows.by_user else []
     return RatingResult(
-        n=int((~np.isnan(rows.column.score)).sum()),
+        n=int((~np.isnan(column.score)).sum()),
         failed=rows.failed,
         users=len(rows.by_user),
         by_group={
@@ -492,13 +496,3 @@ def _contrasts(config: EvaluateConfig, rows: Mapping[tuple[str, str], Rows]) -> 
     for n, p in zip(tested, corrected([contrasts[n] for n in tested]), strict=True):
         contrasts[n] = replace(contrasts[n], p_holm=p)
     return contrasts
-
-
-def _user_columns(rows: Rows, task: str) -> dict[str, list[float | None]]:
-    everyone = range(len(rows.facts.user_names))
-    if task == "ratings":
-        keys = ("n", *(key for key, metric in METRICS.items() if metric.task == "ratings"))
-        return {key: [rows.by_user.get(code, {}).get(key) for code in everyone] for key in keys}
-    means, counts, present = (column.tolist() for column in user_means(rows.credit, rows.facts.users))
-    accuracy, answered = dict(zip(present, means, strict=True)), dict(zip(present, counts, strict=True))
-    return {"accuracy": [*map(accuracy.get, everyone)], "n": [answered.get(code, 0) for code in everyone]}
