@@ -12,20 +12,20 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from statistics import mean
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from prb.building.config import ASPECTS, CANDIDATES, ROLES, STAGES, BuildConfig, Role, Stage, gate_limits
+from prb.building.config import ASPECTS, CANDIDATES, STAGES, BuildConfig, Role, Stage, gate_limits
 from prb.data.schema import prepared, row_problems, to_posts, to_rubric
 from prb.data.source import BadRow, open_source
 from prb.errors import BadData, BadInput, Problem
 from prb.evaluation.planners import entries
 from prb.grading import Grades
 from prb.hashing import draw
-from prb.llm import LLM, Completion, Request, Sampling, make_llm, parse_llm, request_key
+from prb.llm import LLM, Completion, Request, Sampling, parse_llm, request_key
 from prb.llm.asking import Reply, ask, without_thinking
 from prb.llm.endpoint import Budget, tokens_of
 from prb.progress import SILENT, Progress
@@ -214,12 +214,6 @@ class StageLLM:
         prompts = [with_material(template, **material) for material in materials]
         replies = ask(self, prompts, readers, sampling=self.sampling, reminder=reminder, missing=missing)
         return [reply.value if isinstance(reply, Reply) else reply for reply in replies]
-
-
-def make_llms(config: BuildConfig) -> dict[Role, LLM]:
-    """One LLM per role; roles with the same spec share one."""
-    llm_of = cache(make_llm)
-    return {role: llm_of(config.spec_of(role)) for role in ROLES}
 
 
 # --- what is made of records ---
