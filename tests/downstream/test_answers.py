@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from prb.downstream.answers import Asking, Candidates, Sample, Score, read_pool, sample_of, sample_seed, scores_of
+from prb.downstream.answers import Asking, Candidates, Sample, Score, read_pool, sample_seed, scores_of
 from prb.downstream.bon import check_reward_model
 from prb.errors import BadInput
 from prb.llm import Completion, Sampling, ScriptedLLM
@@ -76,7 +75,6 @@ def test_without_a_query_nothing_is_asked(ask):
 @pytest.mark.parametrize(
     ("reply", "text", "failure"),
     [
-        (Completion(text="", completion_tokens=4, cost=0.25), None, "empty answer"),
         (Completion(text=" \n\t", completion_tokens=4, cost=0.25), None, "empty answer"),
         (Completion(text="<think>for ever", completion_tokens=4, cost=0.25), None, "empty answer"),
         (Failure("too long", "9 tokens", completion_tokens=4, cost=0.25), None, "too long: 9 tokens"),
@@ -85,8 +83,8 @@ def test_without_a_query_nothing_is_asked(ask):
         (Completion(text="caf\ud83d", completion_tokens=4, cost=0.25), "caf?", None),  # a lone surrogate
     ],
 )
-def test_a_sample_is_a_text_without_reasoning_or_a_failure_and_what_it_cost_is_booked(reply, text, failure):
-    sample = sample_of(("p", 7), 5, reply)
+def test_a_sample_is_a_text_without_reasoning_or_a_failure_and_what_it_cost_is_booked(ask, reply, text, failure):
+    (sample,) = drawn(ask, policy(lambda _: reply), [("p", 7)])
     assert (sample.text, sample.failure, sample.tokens, sample.cost) == (text, failure, 4, 0.25)
     assert sample.truncated == getattr(reply, "truncated", False)
 
@@ -98,7 +96,7 @@ def pair_of(id_: str, question: str = "How often?") -> Pair:
     return Pair(id=id_, user="ann", question=question, profile=(), answers=("a", "b"))
 
 
-MADE = {("p", 0): Completion(text="one"), ("p", 1): Failure("timeout")}
+ONE = {"pair": "p", "n": 0, "text": "one", "tokens": 1, "seed": 5, "truncated": False, "cost": 0.0, "failure": None}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +111,7 @@ MADE = {("p", 0): Completion(text="one"), ("p", 1): Failure("timeout")}
          ("one", "b", "one")),
         ([{"pair": "p", "answer": "<think>hm</think>Weekly."}], ("Weekly.",)),  # reasoning is no part of it
         # samples of a run, of which failures are no candidates
-        ([msgspec.to_builtins(sample_of(place, 5, reply)) for place, reply in MADE.items()], ("one",)),
+        ([ONE, ONE | {"n": 1, "text": None, "failure": "timeout"}], ("one",)),
     ],
 )  # fmt: skip
 def test_candidates_of_a_pair(lines, found, write_jsonl):

@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from prb.data.schema import read_items
 from prb.errors import BadInput
-from prb.grading import Answered, Grades, grade_answers
 from prb.hashing import digest, draw
 from prb.llm import Completion, Request, Sampling, request_key
 from prb.llm.asking import without_thinking
@@ -173,9 +172,20 @@ class Asking:
 
         samples, tally = {}, Tally(self.progress)
         for (place, failure), replies in self._ask(f"sampling {asked.name}", asked, places, plan):
-            sample = sample_of(place, sampling.seed, failure or Completion.of(replies[0]))
-            samples[place] = sample
-            tally.add([sample.failure], [sample.cost])
+            reply = failure or Completion.of(replies[0])
+            text = "" if isinstance(reply, Failure) else clean(reply.text)
+            failed = reply if isinstance(reply, Failure) else None if text else Failure("empty answer")
+            samples[place] = Sample(
+                pair=place[0],
+                n=place[1],
+                text=text or None,
+                tokens=reply.completion_tokens,
+                seed=sample_seed(sampling.seed, *place),
+                truncated=isinstance(reply, Completion) and reply.truncated,
+                cost=reply.cost,
+                failure=str(failed) if failed else None,
+            )
+            tally.add([samples[place].failure], [reply.cost])
         return samples
 
     def score(self, asked: CalledModel, texts: Mapping[str, Sequence[str]], queries: Queries) -> dict[Place, Score]:
@@ -194,9 +204,6 @@ class Asking:
             scores |= {(line.pair, line.n): line for line in lines}
             tally.add([line.failure for line in lines], [reply.cost for reply in replies])
         return scores
-
-    def grade(self, asked: CalledModel, answers: Mapping[Place, Answered]) -> dict[Place, Grades | Failure]:
-        return grade_answers(asked, answers, self.replies, self.breaker, self.progress)
 
     def _ask(
         self,
@@ -219,21 +226,6 @@ class Asking:
 def sample_seed(seed: int, pair: str, n: int) -> int:
     """Fixed by the place alone, so subsets, orders and resumed runs draw the same answers."""
     return draw(seed, n, pair, bits=31)
-
-
-def sample_of(place: Place, seed: int, reply: Completion | Failure) -> Sample:
-    text = "" if isinstance(reply, Failure) else clean(reply.text)
-    failure = reply if isinstance(reply, Failure) else None if text else Failure("empty answer")
-    return Sample(
-        pair=place[0],
-        n=place[1],
-        text=text or None,
-        tokens=reply.completion_tokens,
-        seed=sample_seed(seed, *place),
-        truncated=isinstance(reply, Completion) and reply.truncated,
-        cost=reply.cost,
-        failure=str(failure) if failure else None,
-    )
 
 
 def scores_of(name: str, method: str, candidates: Candidates, replies: Sequence[Reply]) -> list[Score]:

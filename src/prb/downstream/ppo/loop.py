@@ -56,7 +56,7 @@ from prb.downstream.ppo.policy import (
     run,
 )
 from prb.errors import PrbError
-from prb.grading import GRADERS, Grader, GraderAbout, answered, as_line
+from prb.grading import GRADERS, Grader, GraderAbout, answered, as_line, grade_answers
 from prb.hashing import draw
 from prb.llm import Request, Sampling
 from prb.models import MODELS, check_scorer, execution_of
@@ -393,8 +393,9 @@ class HeldOut:
                 for pair, item in items.items()
                 if isinstance(item, Pair) and item.rubric
             }
-            ungraded = Failure("no rubric to grade by")
-            grades = {**{(pair, 0): ungraded for pair in items}, **self.asking.grade(self.grader[0], gradable)}
+            asking, ungraded = self.asking, Failure("no rubric to grade by")
+            graded = grade_answers(self.grader[0], gradable, asking.replies, asking.breaker, asking.progress)
+            grades = {**{(pair, 0): ungraded for pair in items}, **graded}
         return [
             {
                 "stage": stage,
