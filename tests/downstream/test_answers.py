@@ -4,19 +4,20 @@ robin is worth."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prb.downstream.answers import Asking, Candidates, Sample, Score, read_pool, sample_seed, scores_of
+from prb.downstream.answers import Asking, Candidates, Sample, Score, read_pool, sample_seed
 from prb.downstream.bon import check_reward_model
 from prb.errors import BadInput
 from prb.llm import Completion, Sampling, ScriptedLLM
 from prb.models.scripted import ScriptedComparer
 from prb.prompts import PolicyPrompt, render
 from prb.types import Failure, Pair, Post, Query, Scorer, Verdict
-from prb.work import CalledModel, Reply
+from prb.work import CalledModel
 from tests.downstream.fakes import asking, policy
 from tests.runs import prefers, recording
 
@@ -154,11 +155,12 @@ def scored(ask: Asking, model: Any, *batch: Candidates) -> list[Score]:
     return list(ask.score(CalledModel.of("m", model, method), texts, lambda _: queries).values())
 
 
-def test_one_failed_verdict_fails_the_answers_of_its_round_robin():
-    four = Candidates("p", QUERY, ["a", "b", "c", "a"])
-    ties, failed = [Reply.of(Verdict(choice="tie"))] * 6, [Reply.of(Failure("no verdict"))]
-    assert [line.score for line in scores_of("m", "prefer", four, ties)] == [0.5] * 4
-    assert [line.failure for line in scores_of("m", "prefer", four, failed + ties[1:])] == ["no verdict"] * 4
+def test_one_failed_verdict_fails_the_answers_of_its_round_robin(ask):
+    verdicts = chain([Failure("no verdict")], repeat(Verdict(choice="tie")))
+    judge = ScriptedComparer(lambda _: next(verdicts))
+    failed = scored(ask, judge, Candidates("p", QUERY, ["a", "b", "c", "a"]))
+    assert [line.failure for line in failed] == ["no verdict"] * 4
+    assert [line.score for line in scored(ask, judge, Candidates("p", QUERY, ["d", "e", "f", "d"]))] == [0.5] * 4
 
 
 def test_a_single_distinct_answer_needs_no_judge(ask):

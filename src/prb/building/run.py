@@ -169,16 +169,12 @@ class Check(NamedTuple):
     what: str
     gate: str
     reason: str | None
-    """Why it was not passed."""
 
 
 class Pipeline:
-    """What is known so far, and the steps that add to it."""
-
     def __init__(self, ledger: Ledger, records: list[UserRecord]) -> None:
         self.ledger, self.config = ledger, ledger.config
         self.limits = gate_limits(self.config.gate)
-        """Of every gate that is applied."""
         self.checks: list[Check] = []
         self.total = len(records)
         self.records, self.rejects = records, list[Reject]()
@@ -225,7 +221,6 @@ class Pipeline:
         return limits is None or self._check(record, round, what, gate, test(*arguments, **limits))
 
     def _admits(self, record: UserRecord, gate: str, reason: str | Failure | None) -> bool:
-        """Check a record; one that fails is rejected."""
         passed = self._check(record.id, 0, "record", gate, reason)
         if not passed:
             self.rejects.append(Reject(record.id, self.checks[-1].gate, str(reason)))

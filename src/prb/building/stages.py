@@ -79,8 +79,6 @@ class UserRecord:
 
 
 class Reject(NamedTuple):
-    """Why a record did not become a pair."""
-
     record: str
     gate: str
     reason: str
@@ -132,8 +130,6 @@ MAX_TRANSIENT = 8
 
 @dataclass(kw_only=True)
 class Usage:
-    """What the calls of one stage took."""
-
     calls: int = 0
     failed: int = 0
     prompt_tokens: int = 0
@@ -243,8 +239,6 @@ class PairTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """An answer written for one side of a pair."""
-
     task: PairTask
     side: Side
     number: int
@@ -294,7 +288,6 @@ _PLAIN_QUOTES = str.maketrans("“”„«»‘’‚`\u00a0", '"""""\'\'\'\' ')
 
 
 def write_rubrics(llm: StageLLM, records: Sequence[UserRecord]) -> list[Rubric | Failure]:
-    """Aspects with evidence from the narrative."""
     fewest, most = map(str, ASPECTS)
     materials = [
         {

@@ -222,7 +222,6 @@ class BestOfN:
     asking: Asking
 
     def queries_of(self, reader: object) -> Queries:
-        """What a policy or a reward model is shown."""
         config, asking = self.config, self.asking
         builder = QueryBuilder.of(config, self.dataset, self.planner, reader=reader, seed=config.seed)
         return lambda ids: builder.queries(
@@ -283,7 +282,6 @@ class BestOfN:
 
 
 def reward_models(models: Mapping[str, str]) -> list[str]:
-    """The names in a folder's `models` that are reward models."""
     return [name for name in models if not name.startswith((POLICY, GRADER))]
 
 
@@ -417,7 +415,6 @@ class BonSummary(Struct, frozen=True, kw_only=True):
 
 
 Cell = Sample | Score | Grades | Failure
-"""What there is to say of one sample."""
 
 
 def summarize(

@@ -33,7 +33,6 @@ from prb.summary import Summary, short_name
 
 Unit = Literal["model", "family"]
 SEED = 0
-"""Of all draws."""
 MIN_MODELS = 3
 PLURAL: dict[Unit, str] = {"model": "models", "family": "families"}
 RESAMPLES = 2000
@@ -82,13 +81,11 @@ class Scores:
         return self.bench + self.downstream
 
     def means(self, members: Mapping[str, Sequence[str]]) -> Scores:
-        """Of groups of models, by name."""
         groups = [[self.models.index(model) for model in models] for models in members.values()]
         bench, downstream = (tuple(column.means(groups) for column in side) for side in (self.bench, self.downstream))
         return Scores(tuple(members), bench, downstream, self.families)
 
     def of(self, models: Sequence[str]) -> Scores:
-        """Of some of the models."""
         return self.means({model: [model] for model in models})
 
 
@@ -106,7 +103,6 @@ def checked(scores: Scores) -> tuple[Scores, list[str]]:
 
 
 def unfit(scores: Scores, unit: Unit = "model") -> str | None:
-    """Why these scores cannot be correlated, if so."""
     n = len(scores.models)
     if n < MIN_MODELS:
         return f"{n} {unit if n == 1 else PLURAL[unit]} with all scores: correlating needs {MIN_MODELS}"

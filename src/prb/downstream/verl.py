@@ -118,7 +118,6 @@ def _rows(
 
 
 def verl_settings(config: PpoConfig, verl: Verl, prompts: int, out: Path) -> dict[str, Any]:
-    """Our settings under verl's names."""
     weights = resolve_weights(config.weights["model"])
     model = {
         "path": str(Path(weights).resolve()) if Path(weights).exists() else weights,

@@ -70,7 +70,6 @@ MARKS: dict[str, Callable[[str], bool]] = {
     "(a question mark)": lambda text: "?" in text,
     "(a digit)": lambda text: any(c.isdigit() for c in text),
 }
-"""Features of an answer's form, tested beside its words."""
 
 
 def marks(answer: str) -> frozenset[str]:
@@ -102,14 +101,10 @@ class ModelAccuracy(msgspec.Struct, kw_only=True):
 
 
 class Reader(ModelAccuracy, kw_only=True):
-    """A model that reads the rubric."""
-
     failures: dict[str, int] = {}
 
 
 class BlindLearner(msgspec.Struct, kw_only=True):
-    """A learner that never sees the user."""
-
     answer: Estimate
     question_and_answer: Estimate
     groups: int
@@ -141,7 +136,6 @@ class Topics(msgspec.Struct, kw_only=True):
 class AuditedDataset(DatasetSummary, kw_only=True, omit_defaults=True):
     mirror_rows: int
     restraint_rows: int
-    """Rows that a history must not decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +150,6 @@ class VoteShares(Shares):
 
 
 class AuditSummary(msgspec.Struct, kw_only=True):
-    """The content of `audit.json`."""
-
     prb: str = __version__
     dataset: AuditedDataset
     floors: list[ModelAccuracy] = []
@@ -282,8 +274,6 @@ def _audit_pairs(
 
 
 class VoteTable(NamedTuple):
-    """Votes or ratings, one entry each."""
-
     name: str
     users: Ints
     items: Ints

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from msgspec import Struct
 
 from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
-from prb.evaluation.outcomes import Outcomes, read_outcomes
+from prb.evaluation.outcomes import read_outcomes
 from prb.stats.estimate import Floats, Ints, codes, is_exact
 from prb.stats.paired import UNTESTED, corrected, difference, flip_rate
 from prb.summary import METRICS, Paired, Summary
@@ -33,16 +32,12 @@ class CompareConfig(Settings):
 
 
 class TwoValues(Struct):
-    """What a metric is for either model."""
-
     a: float | None
     b: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoModels(Paired):
-    """Two models under one condition."""
-
     condition: str
     model_a: str
     model_b: str
@@ -55,8 +50,6 @@ class TwoModels(Paired):
 
 
 class ComparisonSummary(Struct, kw_only=True):
-    """What `compare` returns."""
-
     a: str
     b: str
     same_data: bool
@@ -64,7 +57,12 @@ class ComparisonSummary(Struct, kw_only=True):
 
 
 def compare(config: CompareConfig) -> dict[str, Any]:
-    (a, summary_a), (b, summary_b) = _read_run(config.run_a), _read_run(config.run_b)
+    a, b = read_outcomes(config.run_a), read_outcomes(config.run_b)
+    # an unfinished run has no summary, and would be compared on the rows it has: it is refused
+    summary_a, summary_b = Summary.of_run(config.run_a), Summary.of_run(config.run_b)
+    for folder, summary in ((config.run_a, summary_a), (config.run_b, summary_b)):
+        if summary.task == "ratings":
+            raise BadInput(f"{folder} holds ratings; compare works on pairs")
     exact_a, exact_b = (
         {(result.model, result.condition) for result in summary.pairs if is_exact(result.accuracy)}
         for summary in (summary_a, summary_b)
@@ -79,7 +77,7 @@ def compare(config: CompareConfig) -> dict[str, Any]:
     shared = [] if itself else [(model, model) for model in a.models if model in b.models]
     models = shared or (combinations(a.models, 2) if itself else product(a.models, b.models))
     rows: list[dict[str, Any]] = []
-    for (model_a, model_b), condition in product(models, a.conditions):
+    for (model_a, model_b), condition in product(models, dict.fromkeys(condition for _, condition in a.of)):
         left, right = (model_a, condition), (model_b, condition)
         if left not in a.of or right not in b.of:
             continue
@@ -123,11 +121,3 @@ def _values(summary: Summary, model: str, condition: str) -> dict[str, float]:
     values = {key: estimate.value for key in result.metrics if (estimate := result.estimate(key))} if result else {}
     values |= {key: contrast.value for key, contrast in contrasts if contrast.condition == condition}
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _read_run(folder: Path) -> tuple[Outcomes, Summary]:
-    """An unfinished run has no summary, and would be compared on the rows it has: it is refused."""
-    outcomes, summary = read_outcomes(folder), Summary.of_run(folder)
-    if summary.task == "ratings":
-        raise BadInput(f"{folder} holds ratings; compare works on pairs")
-    return outcomes, summary

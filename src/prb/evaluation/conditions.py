@@ -44,8 +44,6 @@ class Built:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row under a condition, and what is asked about it."""
-
     item: Item
     cluster: str
     condition: ConditionName
@@ -67,7 +65,6 @@ class QueryBuilder:
     mask_for_planner: bool = False
     """Apart from `mask`, so that every model of a run is shown the same plan."""
     trained_on: TrainedOn = NOTHING
-    """What the model was fitted on."""
     count_trained: bool = False
     """Whether rows that it was fitted on are measured all the same."""
 
@@ -140,7 +137,6 @@ class QueryBuilder:
 
 
 def condition(name: str, shows: str, **about: Any) -> Callable[[Build], Build]:
-    """Declare a condition."""
 
     def declare(build: Build) -> Build:
         CONDITIONS.add(name, Condition(name=name, shows=shows, build=build, **about))

@@ -15,7 +15,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any, TypeVar
 
@@ -81,7 +81,6 @@ class Facts:
         self.lengths: tuple[Floats, ...] = tuple(np.array(side, dtype=np.float64) for side in index.lengths)
         self.ratings: Floats = np.array(index.ratings)
         self.restraint: Bools = np.array([is_restraint(tier) for tier in index.tiers], dtype=bool)
-        """Rows that the user's history must not decide."""
         self.fact_rows: Bools = np.array([tier == f"{RESTRAINT}/fact" for tier in index.tiers], dtype=bool)
         """Of these, questions with one right answer, whatever the user would like to hear."""
         self.decidable: Bools = self.restraint if self.restraint.all() else ~self.restraint
@@ -290,39 +289,37 @@ def pairwise_accuracy(rows: Rows) -> Estimate | None:
     return rows.share(credit)
 
 
-# --- ratings ---
-def rating_metric(key: str, says: str, **about: Any) -> None:
-    """Declare one of the metrics of `stats.ratings`, averaged over users."""
-
-    def of(rows: Rows) -> Estimate:
-        return ratings.mean_over_users(key, [user[key] for user in rows.by_user.values()])
-
-    about = {"unit": "number", "task": "ratings", "limits": ratings.RANGES[key], **about}
-    METRICS.add(key, Metric(key=key, label=key, says=says, of=of, **about))
+# --- ratings: metrics of `stats.ratings`, averaged over users ---
+def mean_over_users(key: str, rows: Rows) -> Estimate:
+    return ratings.mean_over_users(key, [user[key] for user in rows.by_user.values()])
 
 
-rating_metric("alignment", "1 minus the mean absolute error of scores mapped to the user's own scale")
-rating_metric(
-    "mae",
-    "mean absolute error of scores mapped to the user's own scale by a line fitted on their other rows",
-    better="lower",
-)
-rating_metric(
-    "skill",
-    "1 minus the error relative to that of always predicting the user's mean rating",
-    reference="the user's mean rating: 0",
-)
-rating_metric("spearman", "rank correlation of scores and ratings within a user, averaged over users")
-rating_metric(
-    "concordance",
-    "share of a user's row pairs with different ratings that the scores order in the same way",
-    reference="coin: 0.5",
-)
+OWN_SCALE = "mean absolute error of scores mapped to the user's own scale"
+RATING_METRICS: dict[str, dict[str, Any]] = {
+    "alignment": {"says": f"1 minus the {OWN_SCALE}"},
+    "mae": {"says": f"{OWN_SCALE} by a line fitted on their other rows", "better": "lower"},
+    "skill": {
+        "says": "1 minus the error relative to that of always predicting the user's mean rating",
+        "reference": "the user's mean rating: 0",
+    },
+    "spearman": {"says": "rank correlation of scores and ratings within a user, averaged over users"},
+    "concordance": {
+        "says": "share of a user's row pairs with different ratings that the scores order in the same way",
+        "reference": "coin: 0.5",
+    },
+}
+for _key, _about in RATING_METRICS.items():
+    _about |= {
+        "of": partial(mean_over_users, _key),
+        "limits": ratings.RANGES[_key],
+        "unit": "number",
+        "task": "ratings",
+    }
+    METRICS.add(_key, Metric(key=_key, label=_key, **_about))
 
 
 # --- columns → summary.json and users.json ---
 def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[Summary, UserTable]:
-    """What summary.json and users.json hold."""
     license = read_license(config.license) if config.license else None
     facts = Facts(dataset.index, license)
     rows = {cell: Rows(column, facts, config.seed) for cell, column in outcomes.of.items()}
@@ -396,7 +393,6 @@ def _result(config: EvaluateConfig, model: str, condition: str, rows: Rows) -> P
 
 
 def corrected(estimates: Sequence[Tested | Contrast]) -> list[float | None]:
-    """p after Holm's correction over these estimates."""
     return [row["p_holm"] for row in paired.corrected([{"p": e.p, "test": e.test} for e in estimates])]
 
 

@@ -20,7 +20,6 @@ from prb.types import UNMEASURED, Outcome
 
 NAN = float("nan")
 Cell = tuple[str, str]
-"""Model and condition."""
 REQUIRED = frozenset(Outcome.__dataclass_fields__)
 """What every line has."""
 
@@ -49,7 +48,6 @@ class Column:
     _margins: array[float] = field(default_factory=lambda: array("d"))
     _single_scores: array[float] = field(default_factory=lambda: array("d"))
     verdicts: list[Sequence[str | None]] = field(default_factory=list)
-    """Of each duel, in both orders."""
     biases_cancel: bool = False
     """Whether verdicts have log-odds that were averaged over both orders."""
     several: dict[int, Sequence[Any]] = field(default_factory=dict)
@@ -58,7 +56,6 @@ class Column:
     unmeasured: dict[str, int] = field(default_factory=dict)
     """Rows without an outcome that did not fail either, by reason."""
     trained_rows: int = 0
-    """Rows that the model was trained on."""
     trained_users: set[str] = field(default_factory=set)
     """Users of whom it was trained on some row."""
     _unmeasured_rows: list[int] = field(default_factory=list)
@@ -138,10 +135,6 @@ class Outcomes:
     @property
     def models(self) -> list[str]:
         return list(dict.fromkeys(model for model, _ in self.of))
-
-    @property
-    def conditions(self) -> list[str]:
-        return list(dict.fromkeys(condition for _, condition in self.of))
 
     def read(self, line: Mapping[str, Any], where: str) -> None:
         """A line of a file, whoever wrote it: one that `prb evaluate` writes, about the next pair of its column."""

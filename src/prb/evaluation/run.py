@@ -153,8 +153,6 @@ def identity(config: EvaluateConfig, dataset: Dataset, planner: str) -> dict[str
 
 @dataclass
 class Job:
-    """One evaluation, in whichever folder."""
-
     config: EvaluateConfig
     dataset: Dataset
     subsets: Sequence[tuple[str, int]]
