@@ -62,7 +62,7 @@ def test_lines_read_back_give_the_same_columns(tmp_path):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
     assert [list(v) for v in a.verdicts] == [list(v) for v in b.verdicts]
     assert (a.failures, a.cut) == (b.failures, b.cut)
-    assert (stored.pairs, stored.users, stored.models, stored.conditions) == (IDS, ["u"] * 5, ["m"], ["none"])
+    assert (stored.pairs, stored.users, list(stored.of)) == (IDS, ["u"] * 5, [CELL])
     assert [detail.failure for detail in b.details] == [line.failure for line in LINES]
 
 
