@@ -43,7 +43,7 @@ def write(folder: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def test_a_column_has_an_entry_for_every_line_and_nan_for_failures():
-    outcomes = Outcomes(IDS)
+    outcomes = Outcomes(IDS, [CELL])
     outcomes.add(LINES)
     column = outcomes.of[CELL]
     np.testing.assert_array_equal(column.credit, [1.0, np.nan, 0.75, np.nan, np.nan])
@@ -54,7 +54,7 @@ def test_a_column_has_an_entry_for_every_line_and_nan_for_failures():
 
 
 def test_lines_read_back_give_the_same_columns(tmp_path):
-    fresh = Outcomes(IDS)
+    fresh = Outcomes(IDS, [CELL])
     fresh.add(LINES)
     stored = read_outcomes(write(tmp_path, [as_line(line) for line in LINES]), details=True)
     a, b = fresh.of[CELL], stored.of[CELL]

@@ -50,6 +50,11 @@ class PlannedRow:
     built: Built | Failure
     calls: tuple[Call, ...] = ()
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What an `Outcome` says of its row."""
+        return {"pair": self.item.id, "user": self.item.user, "cluster": self.cluster, "condition": self.condition}
+
 
 @dataclass(frozen=True, kw_only=True)
 class QueryBuilder:

@@ -121,15 +121,14 @@ class Outcomes:
     """All columns of a run. Entry n of every column belongs to pair n."""
 
     def __init__(
-        self, pairs: Sequence[str] | None = None, cells: Iterable[Cell] | None = None, *, details: bool = False
+        self, pairs: Sequence[str] | None = None, cells: Iterable[Cell] = (), *, details: bool = False
     ) -> None:
         """`pairs` and `cells`: what a run consists of, where that is known beforehand."""
-        self.of: dict[Cell, Column] = {cell: Column() for cell in cells or ()}
+        self.of: dict[Cell, Column] = {cell: Column() for cell in cells}
         self.pairs: Sequence[str] = [] if pairs is None else pairs
         self.users: list[str] = []
         self.clusters: list[str] = []
-        self._pairs_known, self._cells_known = pairs is not None, cells is not None
-        self._details = details
+        self._known, self._details = pairs is not None, details
         self._shared: dict[Any, Any] = {}  # the models of a run are shown the same posts and plans
 
     @property
@@ -146,11 +145,11 @@ class Outcomes:
     def add(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
             cell = outcome.model, outcome.condition
-            if self._cells_known and cell not in self.of:
+            if self._known and cell not in self.of:
                 raise ValueError(f"the run has no model {cell[0]!r} under condition {cell[1]!r}")
             column = self.of.setdefault(cell, Column())
             position = len(column)
-            if not self._pairs_known and cell == next(iter(self.of)) and position == len(self.pairs):
+            if not self._known and cell == next(iter(self.of)) and position == len(self.pairs):
                 self.pairs.append(outcome.pair)  # type: ignore[attr-defined]
             if position == len(self.users):
                 self.users.append(outcome.user)

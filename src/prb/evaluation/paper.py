@@ -126,16 +126,8 @@ class PaperScoring:
         if failures := [reply.failure for reply in replied if reply.failure]:
             raise PrbError(f"{row.item.id}: {failures[0]}; the paper's procedure has no place for it")
         chosen, rejected = (float(reply.value) for reply in replied)  # type: ignore[arg-type]
-        return Outcome(
-            pair=row.item.id,
-            user=row.item.user,
-            cluster=row.cluster,
-            model=self.name,
-            condition=row.condition,
-            scores=(chosen, rejected),
-            credit=float(chosen > rejected),
-            margin=chosen - rejected,
-        )
+        won, margin = float(chosen > rejected), chosen - rejected
+        return Outcome(model=self.name, scores=(chosen, rejected), credit=won, margin=margin, **row.about)
 
 
 class PaperJudging:
@@ -167,17 +159,14 @@ class PaperJudging:
         won = float((verdict or "A") == ("A" if chosen_is_a else "B"))
         choice = "second" if verdict == "B" else "first"
         return Outcome(
-            pair=item.id,
-            user=item.user,
-            cluster=row.cluster,
             model=self.name,
-            condition=row.condition,
             verdicts=(choice, None) if chosen_is_a else (None, choice),
             credit=won,
             margin=won - 0.5 if verdict else 0.0,
             text=(text,),
             tokens=reply.tokens,
             cost=reply.cost,
+            **row.about,
         )
 
 

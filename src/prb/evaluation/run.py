@@ -405,11 +405,7 @@ def derive_outcome(
             earned = credit_of_verdicts(verdicts, log_odds, item.n_best)
     without_evidence = isinstance(item, Pair) and item.tier == NO_EVIDENCE
     return Outcome(
-        pair=item.id,
-        user=item.user,
-        cluster=row.cluster,
         model=model,
-        condition=row.condition,
         scores=scores,
         verdicts=verdicts,
         log_odds=log_odds,
@@ -417,6 +413,7 @@ def derive_outcome(
         margin=earned.margin if earned else None,
         failure=str(failure) if failure else None,
         failure_kind=failure.kind if failure else None,
+        **row.about,
         **about,
     )
 
