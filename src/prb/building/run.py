@@ -228,9 +228,8 @@ class Pipeline:
 
     def _write_rubrics(self) -> None:
         """Rubrics of the input are kept. Posts that repeat the hidden part word for word leave the profile."""
-        written = iter(
-            write_rubrics(StageLLM(self.ledger, "rubric"), [record for record in self.records if not record.rubric])
-        )
+        without = [record for record in self.records if not record.rubric]
+        written = iter(write_rubrics(StageLLM(self.ledger, "rubric"), without))
         kept = []
         for record in self.records:
             rubric: Rubric | Failure = record.rubric or next(written)
@@ -308,9 +307,8 @@ class Pipeline:
             self.verified |= {pairs[0].task.id: pairs[0] for pairs in matched}
         for n in range(QUALITY_TRIES if "quality" in self.limits else 0):
             tried = [pairs[n] for pairs in matched if n < len(pairs) and pairs[0].task.id not in self.verified]
-            for pair, quality in zip(
-                tried, rate_quality(StageLLM(self.ledger, "quality"), tried) if tried else (), strict=True
-            ):
+            ratings = rate_quality(StageLLM(self.ledger, "quality"), tried) if tried else []
+            for pair, quality in zip(tried, ratings, strict=True):
                 at = (pair.task.id, round, pair.name, "quality")
                 if isinstance(quality, Failure):
                     self._check(*at, quality)

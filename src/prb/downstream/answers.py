@@ -210,10 +210,11 @@ class Asking:
                 results = win_rates(len(distinct), [CREDIT[reply.value] for reply in replies])  # type: ignore[index]
             result_of = dict(zip(distinct, results, strict=True))
             failed: list[str | None] = []
-            for place, result in [((candidates.pair, n), result_of[text]) for n, text in enumerate(candidates.texts)]:
-                failed.append(str(result) if isinstance(result, Failure) else None)
-                score = result if failed[-1] is None else None
-                scores[place] = Score(model=asked.name, pair=place[0], n=place[1], score=score, failure=failed[-1])
+            for n, text in enumerate(candidates.texts):
+                result, place = result_of[text], (candidates.pair, n)
+                score, reason = (None, str(result)) if isinstance(result, Failure) else (result, None)
+                scores[place] = Score(model=asked.name, pair=candidates.pair, n=n, score=score, failure=reason)
+                failed.append(reason)
             tally.add(failed, [reply.cost for reply in replies])
         return scores
 

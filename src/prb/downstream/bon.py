@@ -441,12 +441,8 @@ def summarize(
         return counts
 
     def table(cells: Mapping[Place, Score | Grades | Failure]) -> Floats:
-        values = np.full((len(queries), n), np.nan)
-        for row, query in enumerate(queries):
-            for i in range(n):
-                score = getattr(cells.get((query, i)), "score", None)
-                values[row, i] = np.nan if score is None else score
-        return values
+        scores = [[getattr(cells.get((query, i)), "score", None) for i in range(n)] for query in queries]
+        return np.array(scores, dtype=np.float64)
 
     clusters, grades = codes(list(clusters_of.values())), table(graded)
     usable = np.asarray(~np.isnan(grades).any(axis=1))
