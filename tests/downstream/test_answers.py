@@ -4,20 +4,20 @@ robin is worth."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from prb.downstream.answers import Asking, Candidates, Sample, Score, read_pool, sample_of, sample_seed, scores_of
+from prb.downstream.answers import Asking, Candidates, Sample, Score, read_pool, sample_seed
 from prb.downstream.bon import check_reward_model
 from prb.errors import BadInput
 from prb.llm import Completion, Sampling, ScriptedLLM
 from prb.models.scripted import ScriptedComparer
 from prb.prompts import PolicyPrompt, render
 from prb.types import Failure, Pair, Post, Query, Scorer, Verdict
-from prb.work import CalledModel, Reply
+from prb.work import CalledModel
 from tests.downstream.fakes import asking, policy
 from tests.runs import prefers, recording
 
@@ -76,7 +76,6 @@ def test_without_a_query_nothing_is_asked(ask):
 @pytest.mark.parametrize(
     ("reply", "text", "failure"),
     [
-        (Completion(text="", completion_tokens=4, cost=0.25), None, "empty answer"),
         (Completion(text=" \n\t", completion_tokens=4, cost=0.25), None, "empty answer"),
         (Completion(text="<think>for ever", completion_tokens=4, cost=0.25), None, "empty answer"),
         (Failure("too long", "9 tokens", completion_tokens=4, cost=0.25), None, "too long: 9 tokens"),
@@ -85,8 +84,8 @@ def test_without_a_query_nothing_is_asked(ask):
         (Completion(text="caf\ud83d", completion_tokens=4, cost=0.25), "caf?", None),  # a lone surrogate
     ],
 )
-def test_a_sample_is_a_text_without_reasoning_or_a_failure_and_what_it_cost_is_booked(reply, text, failure):
-    sample = sample_of(("p", 7), 5, reply)
+def test_a_sample_is_a_text_without_reasoning_or_a_failure_and_what_it_cost_is_booked(ask, reply, text, failure):
+    (sample,) = drawn(ask, policy(lambda _: reply), [("p", 7)])
     assert (sample.text, sample.failure, sample.tokens, sample.cost) == (text, failure, 4, 0.25)
     assert sample.truncated == getattr(reply, "truncated", False)
 
@@ -98,7 +97,7 @@ def pair_of(id_: str, question: str = "How often?") -> Pair:
     return Pair(id=id_, user="ann", question=question, profile=(), answers=("a", "b"))
 
 
-MADE = {("p", 0): Completion(text="one"), ("p", 1): Failure("timeout")}
+ONE = {"pair": "p", "n": 0, "text": "one", "tokens": 1, "seed": 5, "truncated": False, "cost": 0.0, "failure": None}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ MADE = {("p", 0): Completion(text="one"), ("p", 1): Failure("timeout")}
          ("one", "b", "one")),
         ([{"pair": "p", "answer": "<think>hm</think>Weekly."}], ("Weekly.",)),  # reasoning is no part of it
         # samples of a run, of which failures are no candidates
-        ([msgspec.to_builtins(sample_of(place, 5, reply)) for place, reply in MADE.items()], ("one",)),
+        ([ONE, ONE | {"n": 1, "text": None, "failure": "timeout"}], ("one",)),
     ],
 )  # fmt: skip
 def test_candidates_of_a_pair(lines, found, write_jsonl):
@@ -156,11 +155,12 @@ def scored(ask: Asking, model: Any, *batch: Candidates) -> list[Score]:
     return list(ask.score(CalledModel.of("m", model, method), texts, lambda _: queries).values())
 
 
-def test_one_failed_verdict_fails_the_answers_of_its_round_robin():
-    four = Candidates("p", QUERY, ["a", "b", "c", "a"])
-    ties, failed = [Reply.of(Verdict(choice="tie"))] * 6, [Reply.of(Failure("no verdict"))]
-    assert [line.score for line in scores_of("m", "prefer", four, ties)] == [0.5] * 4
-    assert [line.failure for line in scores_of("m", "prefer", four, failed + ties[1:])] == ["no verdict"] * 4
+def test_one_failed_verdict_fails_the_answers_of_its_round_robin(ask):
+    verdicts = chain([Failure("no verdict")], repeat(Verdict(choice="tie")))
+    judge = ScriptedComparer(lambda _: next(verdicts))
+    failed = scored(ask, judge, Candidates("p", QUERY, ["a", "b", "c", "a"]))
+    assert [line.failure for line in failed] == ["no verdict"] * 4
+    assert [line.score for line in scored(ask, judge, Candidates("p", QUERY, ["d", "e", "f", "d"]))] == [0.5] * 4
 
 
 def test_a_single_distinct_answer_needs_no_judge(ask):

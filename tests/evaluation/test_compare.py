@@ -42,15 +42,15 @@ def make(write_jsonl, tmp_path):
     return run
 
 
-def one(config: CompareConfig) -> dict[str, Any]:
-    (row,) = compare(config)["comparisons"]
+def one(run: Path, other: Path | None = None) -> dict[str, Any]:
+    (row,) = compare(CompareConfig(run_a=run, run_b=other or run))["comparisons"]
     return dict(row)
 
 
 def test_two_models_of_one_run(make):
     # A right on 4 of 4, B on 1 of 4: three pairs speak for A, none for B; mid-p = 2·(1/8) − 1/8
     run = make("run", a=right_on(1, 2, 3, 4), b=right_on(2))
-    row = one(CompareConfig(run_a=run, run_b=run))
+    row = one(run)
     assert (row["model_a"], row["model_b"], row["condition"]) == ("a", "b", "none")
     assert (row["accuracy_a"], row["accuracy_b"], row["value"]) == (1.0, 0.25, 0.75)
     assert (row["p"], row["p_holm"], row["test"]) == (pytest.approx(1 / 8), pytest.approx(1 / 8), "mcnemar-midp")
@@ -62,7 +62,7 @@ def test_two_user_blind_models_do_not_differ_by_construction(make):
     twins = [row for n in range(8) for row in make_twins(n)]
     longer, shorter = ScriptedScorer(lambda ask: float(len(ask.answer))), right_on(*range(8), fails_on=3)
     run = make("run", rows=twins, longer=longer, shorter=shorter)
-    row = one(CompareConfig(run_a=run, run_b=run))
+    row = one(run)
     assert (row["value"], row["low"], row["high"], row["p"], row["test"]) == (0.0, 0.0, 0.0, 1.0, "none")
     assert (row["n"], row["dropped"]) == (14, 2)
 
@@ -84,7 +84,7 @@ def test_of_runs_that_share_no_model_every_two_are_compared(make):
 
 def test_a_pair_that_failed_on_either_side_is_dropped_and_counted(make):
     run = make("run", a=right_on(1, 2, 3, 4, fails_on=1), b=right_on(1, fails_on=2))
-    row = one(CompareConfig(run_a=run, run_b=run))
+    row = one(run)
     assert (row["n"], row["dropped"]) == (2, 2)
     assert (row["accuracy_a"], row["accuracy_b"], row["value"]) == (1.0, 0.0, 1.0)
 
@@ -98,7 +98,7 @@ def test_twins_are_one_cluster_here_too(make):
 
     right, wrong = ScriptedScorer(knows), ScriptedScorer(lambda ask: -knows(ask))
     run = make("run", rows=rows, condition=("profile",), a=right, b=wrong)
-    row = one(CompareConfig(run_a=run, run_b=run))
+    row = one(run)
     assert (row["value"], row["p"], row["test"]) == (1.0, 0.5, "sign-flip")
 
 
@@ -122,10 +122,9 @@ def test_every_other_metric_stands_beside_the_accuracy(make, monkeypatch):
 def test_one_cluster_cannot_be_tested(make):
     rows = [{**make_row(n), "user": "ana"} for n in (1, 2, 3, 4)]
     run = make("run", rows, ("profile",), a=right_on(1, 2, 3, 4), b=right_on(1))
-    config = CompareConfig(run_a=run, run_b=run)
-    row = one(config)
+    row = one(run)
     assert (row["value"], row["p"], row["low"]) == (0.75, None, None)
-    assert "cannot be tested: all rows are in one cluster" in str(prb.compare(config))
+    assert "cannot be tested: all rows are in one cluster" in str(prb.compare(run_a=run, run_b=run))
 
 
 def test_rows_of_one_run_only_are_left_out_and_counted(make):
@@ -136,32 +135,19 @@ def test_rows_of_one_run_only_are_left_out_and_counted(make):
     assert (row["n"], row["only_in_one"], row["value"], found["same_data"]) == (2, 3, 1.0, False)
 
 
-def test_runs_without_a_common_row_are_refused(make):
-    old, new = make("old", rows=[make_row(1)], a=right_on(1)), make("new", rows=[make_row(2)], a=right_on(1))
-    with pytest.raises(BadInput, match="nothing to compare: no row was answered in both"):
-        compare(CompareConfig(run_a=new, run_b=old))
-
-
-def test_an_unfinished_run_is_refused(make):
-    old, new = make("old", a=right_on(1)), make("new", a=right_on(1, 2))
-    (new / "summary.json").unlink()
-    with pytest.raises(
-        BadInput, match=r"new is not finished: it has no summary\.json; run its command again to resume"
-    ):
-        compare(CompareConfig(run_a=new, run_b=old))
-
-
-def test_runs_with_nothing_to_compare_are_refused(make):
+def test_what_cannot_be_compared_is_refused(make, write_jsonl, tmp_path):
     x, y = make("x", a=right_on(1)), make("y", a=right_on(1), condition=("profile",))
-    for other in (x, y):
-        with pytest.raises(BadInput, match="share no condition, or hold one model"):
-            compare(CompareConfig(run_a=x, run_b=other))
-
-
-def test_ratings_are_refused(write_jsonl, tmp_path):
-    row = {"user": "u", "question": "Q?", "profile": [], "answer": "a", "rating": 0.5}
-    data = write_jsonl([row])
-    config = settings(data, tmp_path / "run", task="ratings", condition=("none",))
+    other, unfinished = make("other", rows=[make_row(9)], a=right_on(1)), make("new", a=right_on(1, 2))
+    (unfinished / "summary.json").unlink()
+    rated = write_jsonl([{"user": "u", "question": "Q?", "profile": [], "answer": "a", "rating": 0.5}])
+    config = settings(rated, tmp_path / "rated", task="ratings", condition=("none",))
     evaluate(config, models={"mine": ScriptedScorer(lambda _: 1.0)})
-    with pytest.raises(BadInput, match="holds ratings; compare works on pairs"):
-        compare(CompareConfig(run_a=tmp_path / "run", run_b=tmp_path / "run"))
+    for run, says in (
+        (other, "nothing to compare: no row was answered in both"),
+        (unfinished, r"new is not finished: it has no summary\.json; run its command again to resume"),
+        (x, "share no condition, or hold one model"),
+        (y, "share no condition, or hold one model"),
+        (tmp_path / "rated", "holds ratings; compare works on pairs"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            compare(CompareConfig(run_a=run, run_b=x))

@@ -35,6 +35,12 @@ def asker(data: Dataset, *, history: str = "both?ranker=recency", k: int = 5, ma
     return QueryBuilder.of(config, data, Counting(), reader=None, seed=0)
 
 
+def only(*rows: Row) -> tuple[Dataset, Item]:
+    """A dataset and its first row."""
+    data = dataset(list(rows))
+    return data, next(iter(data))
+
+
 def query(data: Dataset, item: Item, condition: Any, **options: Any) -> Query:
     return asker(data, **options).build(item, condition).query
 
@@ -55,19 +61,18 @@ def test_a_query_has_no_field_for_rubric_or_narrative():
 
 def test_only_oracle_shows_the_rubric_and_nothing_shows_the_narrative():
     hidden = {"aspect": "XASPECT", "evidence": "XEVIDENCE", "reason": "XREASON"}
-    rows = [make_row(n, rubric_aspects=[hidden], narrative="XNARRATIVE") for n in (1, 2)]
-    data = dataset(rows)
-    item = next(iter(data))
+    data, item = only(*(make_row(n, rubric_aspects=[hidden], narrative="XNARRATIVE") for n in (1, 2)))
     shown = {condition: repr(query(data, item, condition)) for condition in CONDITIONS}
     assert not [condition for condition in ("none", "profile", "plan", "shuffled") if "X" in shown[condition]]
     assert "XASPECT: XREASON" in shown["oracle"]
     assert "XNARRATIVE" not in shown["oracle"]
 
 
-def test_none_tells_nothing_of_the_person():
-    data = dataset([make_row(1)])
-    item = next(iter(data))
+def test_none_tells_nothing_of_the_person_and_plan_what_was_inferred_from_the_posts_but_not_the_posts():
+    data, item = only(make_row(1))
     assert query(data, item, "none") == Query(question=item.question, user=None, posts=(), plan=())
+    shown = query(data, item, "plan")
+    assert shown == Query(question=item.question, user="u1", plan=(f"2 posts on {item.question}", "0 choices"))
 
 
 def test_profile_shows_the_posts_of_the_right_person_oldest_first():
@@ -115,14 +120,8 @@ def test_a_person_under_several_names_never_lends_to_herself():
 @pytest.mark.parametrize(("history", "lent"), [("both", True), ("posts", False), ("choices", True)])
 def test_only_the_part_of_a_history_that_is_shown_makes_it_the_same(history, lent):
     choices = [[{"question": f"Q{n}?", "chosen": "Yes.", "rejected": "No."}] for n in (1, 2)]
-    data = dataset([make_row(n, profile=["woman, 30"], choices=choices[n]) for n in (0, 1)])
-    item = next(iter(data))
+    data, item = only(*(make_row(n, profile=["woman, 30"], choices=choices[n]) for n in (0, 1)))
     assert (pick_donor(item, data.users, 0, history=history) is not None) == lent
-
-
-def test_a_person_without_posts_lends_nothing():
-    rows = [make_row(1), make_row(2), *(make_row(n, profile=[]) for n in range(3, 20))]
-    assert donors(dataset(rows))["r1"] == "u2"
 
 
 def test_a_limit_does_not_shrink_the_circle_of_donors():
@@ -146,17 +145,9 @@ def test_somebody_with_rows_in_two_splits_can_lend_in_both(backwards):
     assert [post.id for post in data.users.history("u2").posts] == ["u3-1", "u3-2"]  # those of the row in this split
 
 
-def test_plan_shows_what_was_inferred_from_the_posts_but_not_the_posts():
-    data = dataset([make_row(1)])
-    item = next(iter(data))
-    shown = query(data, item, "plan")
-    assert shown == Query(question=item.question, user="u1", plan=(f"2 posts on {item.question}", "0 choices"))
-
-
 def test_oracle_shows_the_true_aspects_with_their_reasons():
     rubric = [{"aspect": "brevity", "evidence": "short", "reason": "Long texts tire them."}, {"aspect": "warmth"}]
-    data = dataset([make_row(1, rubric_aspects=rubric)])
-    item = next(iter(data))
+    data, item = only(make_row(1, rubric_aspects=rubric))
     assert query(data, item, "oracle").plan == true_plan(item) == ("brevity: Long texts tire them.", "warmth")
 
 
@@ -165,8 +156,7 @@ def test_every_condition_shows_the_conversation_and_masks_it_with_question_posts
     turns = [{"role": "user", "text": secret}, {"role": "assistant", "text": "Hello."}]
     about = {"rubric_aspects": [{"aspect": secret}], "context": turns, "choices": past(f"{secret}?")}
     posts = [{"id": "p", "category": "", "text": secret}]
-    data = dataset([make_row(n, question=f"Shall I {secret}?", profile=posts * n, **about) for n in (1, 2)])
-    item = next(iter(data))
+    data, item = only(*(make_row(n, question=f"Shall I {secret}?", profile=posts * n, **about) for n in (1, 2)))
     for condition in CONDITIONS:
         shown, masked = (query(data, item, condition, mask=mask) for mask in (False, True))
         assert "ann@example.org" in repr(shown)
@@ -204,17 +194,18 @@ def test_any_donor_will_do_if_asked_for():
     assert all(builder.build(item, "shuffled").query.user == pick_donor(item, data.users, 0, "any") for item in data)
 
 
-def test_nobody_borrows_from_a_user_with_the_same_question():
+def test_nobody_borrows_from_a_user_with_the_same_question_or_without_posts():
     rows = [make_row(n, question=f"Why is case {n // 2} so?") for n in range(20)]
     assert all(int(item[1:]) // 2 != int(str(donor)[1:]) // 2 for item, donor in donors(dataset(rows)).items())
+    rows = [make_row(1), make_row(2), *(make_row(n, profile=[]) for n in range(3, 20))]
+    assert donors(dataset(rows))["r1"] == "u2"
 
 
 CHOICES = past("Which tea is best?", "Is jazz worth it?", "Where do geese sleep?")
 
 
 def test_a_history_is_posts_past_choices_or_both():
-    data = dataset([make_row(1, choices=CHOICES), make_row(2, choices=past("Why do cats purr?"))])
-    first, _ = data
+    data, first = only(make_row(1, choices=CHOICES), make_row(2, choices=past("Why do cats purr?")))
     shown = query(data, first, "profile")
     assert [choice.question for choice in shown.choices] == [choice["question"] for choice in CHOICES]
     assert [choice.question for choice in query(data, first, "shuffled").choices] == ["Why do cats purr?"]
@@ -226,12 +217,12 @@ def test_a_history_is_posts_past_choices_or_both():
 
 def test_the_k_choices_whose_questions_are_nearest_are_shown_oldest_first_and_budgeted():
     near = past("How do I water an old cactus?", "Who won the race?", "How do I water a young fern?")
-    data = dataset([make_row(1, question="How do I water a plant in winter?", choices=near)])
-    built = asker(data, history="both?ranker=bm25&choices=2").build(next(iter(data)), "profile")
+    data, item = only(make_row(1, question="How do I water a plant in winter?", choices=near))
+    built = asker(data, history="both?ranker=bm25&choices=2").build(item, "profile")
     assert built.choices == (0, 2)
     assert [choice.question for choice in built.query.choices] == [near[0]["question"], near[2]["question"]]
     size = sum(map(len, near[0].values())) / 4
-    tight = asker(data, history=f"both?ranker=bm25&choices=2&budget={int(size) + 1}").build(next(iter(data)), "profile")
+    tight = asker(data, history=f"both?ranker=bm25&choices=2&budget={int(size) + 1}").build(item, "profile")
     assert (len(tight.choices), tight.cut) == (1, 1)
 
 
@@ -241,8 +232,7 @@ def test_a_choice_that_would_give_the_label_away_is_never_shown_whoever_made_it(
         {**CHOICES[0], "question": "how do I water  plant number 1?"},  # the question itself
         {**CHOICES[0], "chosen": row["rejected"]},  # one of the answers
     ]
-    data = dataset([{**row, "choices": [CHOICES[1], *leaks]}, make_row(2, choices=[*leaks, CHOICES[2]])])
-    item = next(iter(data))
+    data, item = only({**row, "choices": [CHOICES[1], *leaks]}, make_row(2, choices=[*leaks, CHOICES[2]]))
     for condition, kept in (("profile", "Is jazz worth it?"), ("shuffled", "Where do geese sleep?")):
         built = asker(data).build(item, condition)
         assert [choice.question for choice in built.query.choices] == [kept]
@@ -263,7 +253,7 @@ def raises(*_: object) -> None:
 )
 def test_what_is_wrong_with_a_condition_of_another_package_is_one_line_that_names_it(build, says, monkeypatch):
     monkeypatch.setattr(CONDITIONS, "_known", {**CONDITIONS, "mine": Condition(name="mine", shows="", build=build)})
-    data = dataset([make_row(1)])
+    data, item = only(make_row(1))
     with pytest.raises(BadInput) as caught:
-        asker(data).build(next(iter(data)), "mine")
+        asker(data).build(item, "mine")
     assert str(caught.value) == says

@@ -43,7 +43,7 @@ def write(folder: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def test_a_column_has_an_entry_for_every_line_and_nan_for_failures():
-    outcomes = Outcomes(IDS)
+    outcomes = Outcomes(IDS, [CELL])
     outcomes.add(LINES)
     column = outcomes.of[CELL]
     np.testing.assert_array_equal(column.credit, [1.0, np.nan, 0.75, np.nan, np.nan])
@@ -54,7 +54,7 @@ def test_a_column_has_an_entry_for_every_line_and_nan_for_failures():
 
 
 def test_lines_read_back_give_the_same_columns(tmp_path):
-    fresh = Outcomes(IDS)
+    fresh = Outcomes(IDS, [CELL])
     fresh.add(LINES)
     stored = read_outcomes(write(tmp_path, [as_line(line) for line in LINES]), details=True)
     a, b = fresh.of[CELL], stored.of[CELL]
@@ -62,7 +62,7 @@ def test_lines_read_back_give_the_same_columns(tmp_path):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
     assert [list(v) for v in a.verdicts] == [list(v) for v in b.verdicts]
     assert (a.failures, a.cut) == (b.failures, b.cut)
-    assert (stored.pairs, stored.users, stored.models, stored.conditions) == (IDS, ["u"] * 5, ["m"], ["none"])
+    assert (stored.pairs, stored.users, list(stored.of)) == (IDS, ["u"] * 5, [CELL])
     assert [detail.failure for detail in b.details] == [line.failure for line in LINES]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,17 +216,29 @@ def test_batches_and_orders_start_anew_with_each_subset(tmp_path, monkeypatch):
         (data / f"{name}.jsonl").write_text("".join(lines), "utf-8")
     batches: list[list[str]] = []
 
-    class Head:
-        fingerprint = "head"
+    class Inputs(dict[str, list[str]]):
+        def to(self, _: object) -> Inputs:
+            return self
 
-        def template(self, question: str, answer: str) -> str:
-            return answer
+    class Tokenizer:
+        chat_template = "the answer"
 
-        def scores(self, texts: Sequence[str]) -> list[float]:
-            batches.append(list(texts))
-            return [float(len(text)) for text in texts]
+        def apply_chat_template(self, chat: list[dict[str, str]], **_: object) -> str:
+            return chat[1]["content"]
 
-    monkeypatch.setattr("prb.evaluation.paper.Classifier", lambda _: Head())
+        def __call__(self, texts: list[str], **_: object) -> Inputs:
+            batches.append(texts)
+            return Inputs(texts=texts)
+
+    class Model:
+        def get_input_embeddings(self) -> SimpleNamespace:
+            return SimpleNamespace(weight=SimpleNamespace(device="cpu"))
+
+        def __call__(self, texts: list[str]) -> SimpleNamespace:
+            return SimpleNamespace(logits=[[float(len(text))] for text in texts])
+
+    head = SimpleNamespace(fingerprint="head", tokenizer=Tokenizer(), model=Model(), came_with_padding=True)
+    monkeypatch.setattr("prb.engine.load.load", lambda *_: head)
     settings: dict[str, Any] = {"dataset": data, "protocol": "paper", "batch": 4}
     out = tmp_path / "scored"
     evaluate(EvaluateConfig(model="classifier?path=x", out=out, **settings))

@@ -14,11 +14,6 @@ from prb.types import Failure, Post, Verdict
 from tests.runs import recording
 
 
-def test_a_spec_string_names_the_model():
-    found = evaluate_personalized_reward("An answer.", ["I like lists."], 0.75, "scripted?reward=0")
-    assert found == {"predicted_reward": 0.5, "human_preference_score": 0.75, "alignment_score": 0.75}
-
-
 def test_attributes_that_say_nothing_of_length_are_read_as_text():
     profile = {"likes": "wooden boats and harbors"}
     near, far = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from prb.evaluation.planners import PLANNERS, LLMPlanner, entries
 from prb.llm import Completion, Request, ScriptedLLM
 from prb.models.scripted import ScriptedScorer
 from prb.runs import Finished
-from prb.summary import CONDITIONS
 from prb.types import Failure, Post, Query
 from tests.conftest import Row, make_row
 from tests.runs import by_length, outcomes, recording, result
@@ -110,13 +108,7 @@ def test_an_unreadable_plan_is_asked_for_once_more_and_then_a_failure(bad):
     assert failed.reason == "no list of aspects"
 
 
-def test_of_somebody_without_posts_nothing_is_inferred_and_nothing_asked():
-    llm = ScriptedLLM(LIST)
-    assert LLMPlanner(llm).plan(about(QUESTION, ())) == ()
-    assert llm.requests == []
-
-
-def test_plans_are_made_in_one_call_and_equal_ones_once():
+def test_plans_are_made_in_one_call_equal_ones_once_and_nobody_asks_about_a_user_without_posts():
     llm = ScriptedLLM(lambda request: "no" if "fail" in request.chat[0].text else LIST)
     planner = LLMPlanner(llm)
     asks = [about("one?", HISTORY), about("fail?", HISTORY), about("one?", HISTORY), about("two?", ())]
@@ -209,15 +201,6 @@ def test_every_model_of_a_run_is_shown_the_same_plan_and_the_planner_asked_once(
     assert len(llm.requests) == 2
 
 
-def test_another_condition_that_is_planned_gets_the_same_plan_in_the_same_call(planned, monkeypatch):
-    known = {**CONDITIONS, "again": replace(CONDITIONS["plan"], name="again")}
-    monkeypatch.setattr(CONDITIONS, "_known", known)
-    llm = ScriptedLLM(LIST)
-    done = planned(llm, [make_row(1)], condition=("again", "none"))
-    assert [line["plan"] for line in outcomes(done.folder)] == [["Wants it short.", "Wants numbers."], []]
-    assert len(llm.requests) == 1
-
-
 def extract(question: str, history: tuple[Post, ...], aspects: int = 3) -> tuple[str, ...]:
     return PLANNERS.make(f"extractive?aspects={aspects}").plan(Query(question=question, posts=history))
 
@@ -233,12 +216,8 @@ TASTES = posts(
 def test_sentences_of_taste_come_before_all_others():
     plan = extract(PARTY, TASTES, aspects=2)
     assert set(plan) == {"I prefer recipes that need no kneading.", "I can't stand raisins in dough!"}
-
-
-def test_taste_far_from_the_question_comes_before_what_is_only_near_it():
-    history = posts("The bakery sells bread for every party.", "I hate loud motorcycles.")
     near, far = "The bakery sells bread for every party.", "I hate loud motorcycles."
-    assert extract(PARTY, history) == (far, near)
+    assert extract(PARTY, posts(near, far)) == (far, near)
 
 
 @pytest.mark.parametrize(("aspects", "n"), [(1, 1), (3, 3), (50, 5)])

@@ -13,10 +13,10 @@ import pytest
 
 from prb.errors import RunConflict
 from prb.evaluation.run import evaluate
-from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.types import Ask, Duel, Failure, Reward, RewardModel, Verdict
+from prb.models.scripted import ScriptedScorer
+from prb.types import Ask, RewardModel
 from tests.conftest import make_row, make_twins
-from tests.runs import Notes, by_length, names, outcomes, same_files, settings
+from tests.runs import Notes, by_length, names, outcomes, prefers, same_files, settings
 
 ROWS = [*make_twins(1), make_row(5), *make_twins(2), make_row(6, profile=[])]
 CHILD = """
@@ -40,30 +40,13 @@ main(["evaluate", "--model", "mine", *words])
 """
 
 
-def picky(ask: Ask) -> float | Failure:
-    """Knows the person, costs something, and fails on some."""
-    if "plant 5" in ask.answer and ask.query.user:
-        return Failure("busy")
-    about = ask.query.user or "nobody"
-    return Reward(sum(map(ord, about + ask.answer)) % 97 / 7, tokens=len(ask.answer), cut=1, cost=0.1, text=about)
-
-
-def judge(duel: Duel) -> Verdict | Failure:
-    if "plant 2" in duel.first and duel.first < duel.second:
-        return Failure("no verdict")
-    return Verdict(choice="first" if len(duel.first) + len(duel.query.posts) > len(duel.second) else "tie", tokens=2)
-
-
-def models() -> dict[str, RewardModel]:
-    return {"mine": ScriptedScorer(picky, "picky"), "judge": ScriptedComparer(judge, "judge")}
-
-
 @pytest.fixture
 def whole(write_jsonl, tmp_path):
-    """A small run of a scorer and a comparer, never disturbed; six rows in batches of four."""
+    """The settings and models of a small run of a scorer and a comparer."""
     config = settings(write_jsonl(ROWS), tmp_path / "whole", model=("mine", "judge"), batch=4)
-    evaluate(config, models=models())
-    return config, tmp_path / "whole"
+    models: dict[str, RewardModel] = {"mine": ScriptedScorer(by_length), "judge": prefers(lambda _: True)}
+    evaluate(config, models=models)
+    return config, models
 
 
 def test_a_run_in_out_is_extended_by_rows_models_and_conditions(write_jsonl, tmp_path):
@@ -126,15 +109,15 @@ def test_the_same_command_on_edited_data_is_another_run_in_the_default_folder(wr
     ],
 )
 def test_another_configuration_is_refused_and_every_difference_named(changes, says, whole):
-    config, folder = whole
-    before = {name: (folder / name).read_bytes() for name in names(folder)}
+    config, models = whole
+    before = {name: (config.out / name).read_bytes() for name in names(config.out)}
     with pytest.raises(RunConflict) as caught:
-        evaluate(replace(config, **changes), models=models())
+        evaluate(replace(config, **changes), models=models)
     assert caught.value.exit_code == 2
     told = [line.strip() for line in str(caught.value).splitlines()[1:]]
     assert set(says) <= set(told)
     assert not [line for line in told if line.startswith(("evaluate.task", "evaluate.batch", "prb"))]
-    assert {name: (folder / name).read_bytes() for name in names(folder)} == before
+    assert {name: (config.out / name).read_bytes() for name in names(config.out)} == before
 
 
 def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedProcess[str]:

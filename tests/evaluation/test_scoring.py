@@ -17,7 +17,7 @@ from prb.data.load import load
 from prb.data.source import MemorySource
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.evaluation.run import AskedOutcomes, ComparerOutcomes, ScorerOutcomes
+from prb.evaluation.run import AskedOutcomes
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Item, Outcome, Reward, Verdict
 from prb.work import Breaker, Replies, ask_missing
@@ -42,13 +42,13 @@ def outcomes_of(scoring: AskedOutcomes, items: list[Item], *conditions: Any) -> 
 
 def scored(function: Callable[[Ask], float | Failure], rows: list[Row], *conditions: Any) -> list[Outcome]:
     items, ask = asker(rows)
-    scoring = ScorerOutcomes("mine", ScriptedScorer(function), ask)
+    scoring = AskedOutcomes("mine", ScriptedScorer(function), ask)
     return outcomes_of(scoring, items, *(conditions or ("none",)))
 
 
 def compared(model: ScriptedComparer, rows: list[Row], *, both: bool = True, seed: int = 0) -> list[Outcome]:
     items, ask = asker(rows)
-    comparing = ComparerOutcomes("judge", model, ask, both_orders=both, seed=seed)
+    comparing = AskedOutcomes("judge", model, ask, both_orders=both, seed=seed)
     return outcomes_of(comparing, items, "none")
 
 
@@ -77,7 +77,7 @@ def test_a_failure_has_the_first_reason_and_is_no_loss(rewards, failure, scores)
 def test_a_query_that_cannot_be_made_never_reaches_the_model():
     model, asked = recording()
     items, ask = asker([make_row(1)])
-    (line,) = outcomes_of(ScorerOutcomes("mine", model, ask), items, "shuffled")
+    (line,) = outcomes_of(AskedOutcomes("mine", model, ask), items, "shuffled")
     assert asked == []
     assert (line.scores, line.credit) == (None, None)
     assert line.failure == "no other user to borrow a history from"

@@ -38,7 +38,6 @@ ROLES: tuple[Role, ...] = get_args(Role)
 ASPECTS = (2, 6)
 """Smallest and largest number of aspects of a rubric that is written; one answer cannot meet many more."""
 CANDIDATES = 2
-"""Answers written for each side of a pair."""
 ROUNDS = 3
 """The most attempts at a pair that fails a gate or that a user-blind model can predict."""
 

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.resources import files
 from itertools import product
 from shutil import rmtree
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prb import __version__
-from prb.building.config import GATES, ROLES, ROUNDS, STAGES, BuildConfig, Role, Stage, gate_limits
+from prb.building.config import GATES, ROLES, ROUNDS, STAGES, BuildConfig, Role, gate_limits
 from prb.building.stages import (
     SIDES,
     AnswerPair,
@@ -33,7 +34,6 @@ from prb.building.stages import (
     UserRecord,
     estimate_cost,
     judge_couples,
-    make_llms,
     propose_couples,
     rate_quality,
     read_records,
@@ -46,7 +46,7 @@ from prb.data.source import MemorySource
 from prb.errors import TooManyFailures
 from prb.grading import Answered
 from prb.grading.llm import LLMGrader
-from prb.llm import LLM, check_llm
+from prb.llm import LLM, check_llm, make_llm
 from prb.models.judge import STYLES, PairwiseJudge
 from prb.progress import SILENT, Progress
 from prb.prompts import load
@@ -54,7 +54,7 @@ from prb.runs import Finished, RunFolder, write_json, write_lines
 from prb.stats.bias import blind_margins, credits_of
 from prb.stats.credit import CREDIT
 from prb.stats.estimate import components
-from prb.text.encoders import ENCODERS, Matrix
+from prb.text.encoders import ENCODERS
 from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates
 from prb.types import Duel, Failure, Query
 from prb.work import open_replies, refuse_failures, unanswered
@@ -82,7 +82,8 @@ def build(
         limits = gate_limits(config.gate)["input"]
         usable = [record for record in records if not record_gate(record, **limits)]
         return Finished(config.out, estimate_cost(config, usable))
-    given, llms = bool(llms), llms or make_llms(config)
+    given, llm_of = bool(llms), cache(make_llm)  # roles with the same spec share one
+    llms = llms or {role: llm_of(config.spec_of(role)) for role in ROLES}
     if any(config.masks(llm) for llm in llms.values()):
         records = [record.masked() for record in records]
     # a folder belongs to one input; all else may change, since replies are looked up by content
@@ -167,16 +168,12 @@ class Check(NamedTuple):
     what: str
     gate: str
     reason: str | None
-    """Why it was not passed."""
 
 
 class Pipeline:
-    """What is known so far, and the steps that add to it."""
-
     def __init__(self, ledger: Ledger, records: list[UserRecord]) -> None:
         self.ledger, self.config = ledger, ledger.config
         self.limits = gate_limits(self.config.gate)
-        """Of every gate that is applied."""
         self.checks: list[Check] = []
         self.total = len(records)
         self.records, self.rejects = records, list[Reject]()
@@ -186,16 +183,25 @@ class Pipeline:
 
     def run(self) -> dict[str, Any]:
         """The card of the build, after writing everything."""
-        self._admit()
+        limits = self.limits
+        records = [r for r in self.records if self._admits(r, "input", record_gate(r, **limits["input"]))]
+        first: dict[int, int] = {}
+        """Position of a record → position of the first one with nearly the same question and narrative."""
+        if records and "duplicate" in limits:
+            rows = ENCODERS.make("static").encode([f"{record.question}\n{record.narrative}" for record in records])
+            for later, earlier in near_duplicates(rows, limits["duplicate"]["cosine"]):
+                first.setdefault(later, earlier)
+        self.records = [
+            record
+            for n, record in enumerate(records)
+            if self._admits(record, "duplicate", f"duplicate of {records[first[n]].id!r}" if n in first else None)
+        ]
         self._write_rubrics()
         couples = self._couple() if self.config.mirror else []
         taken = {record.id for task in couples for record in task.users}
         alone = self._oppose([record for record in self.records if record.id not in taken])
         self._run_rounds([*couples, *alone])
         return self._write()
-
-    def _llm(self, stage: Stage) -> StageLLM:
-        return StageLLM(self.ledger, stage)
 
     def _check(self, record: str, round: int, what: str, gate: str, reason: str | Failure | None) -> bool:
         """Record a check; whether it was passed. A gate that is off passes everything, one that failed nothing."""
@@ -214,30 +220,15 @@ class Pipeline:
         return limits is None or self._check(record, round, what, gate, test(*arguments, **limits))
 
     def _admits(self, record: UserRecord, gate: str, reason: str | Failure | None) -> bool:
-        """Check a record; one that fails is rejected."""
         passed = self._check(record.id, 0, "record", gate, reason)
         if not passed:
             self.rejects.append(Reject(record.id, self.checks[-1].gate, str(reason)))
         return passed
 
-    def _admit(self) -> None:
-        limits = self.limits
-        records = [r for r in self.records if self._admits(r, "input", record_gate(r, **limits["input"]))]
-        first: dict[int, int] = {}
-        """Position of a record → position of the first one with nearly the same question and narrative."""
-        if records and "duplicate" in limits:
-            rows = ENCODERS.make("static").encode([f"{record.question}\n{record.narrative}" for record in records])
-            for later, earlier in near_duplicates(rows, limits["duplicate"]["cosine"]):
-                first.setdefault(later, earlier)
-        self.records = [
-            record
-            for n, record in enumerate(records)
-            if self._admits(record, "duplicate", f"duplicate of {records[first[n]].id!r}" if n in first else None)
-        ]
-
     def _write_rubrics(self) -> None:
         """Rubrics of the input are kept. Posts that repeat the hidden part word for word leave the profile."""
-        written = iter(write_rubrics(self._llm("rubric"), [record for record in self.records if not record.rubric]))
+        without = [record for record in self.records if not record.rubric]
+        written = iter(write_rubrics(StageLLM(self.ledger, "rubric"), without))
         kept = []
         for record in self.records:
             rubric: Rubric | Failure = record.rubric or next(written)
@@ -256,7 +247,7 @@ class Pipeline:
     def _couple(self) -> list[PairTask]:
         couples = propose_couples(self.records, ENCODERS.make("static"), self.limits["couple"]["cosine"])
         tasks = []
-        for couple, verdict in zip(couples, judge_couples(self._llm("couple"), couples), strict=True):
+        for couple, verdict in zip(couples, judge_couples(StageLLM(self.ledger, "couple"), couples), strict=True):
             first, second = couple
             if isinstance(verdict, Failure) and unanswered(verdict):  # alone they would cost, and be couples next time
                 for record in couple:
@@ -273,7 +264,7 @@ class Pipeline:
         if self.config.mode == "avoid":
             return [PairTask(users=(record,)) for record in records]
         tasks = []
-        for record, against in zip(records, write_opposites(self._llm("negative"), records), strict=True):
+        for record, against in zip(records, write_opposites(StageLLM(self.ledger, "negative"), records), strict=True):
             if isinstance(against, Failure):
                 self._admits(record, "negative", against)
             else:
@@ -315,7 +306,8 @@ class Pipeline:
             self.verified |= {pairs[0].task.id: pairs[0] for pairs in matched}
         for n in range(QUALITY_TRIES if "quality" in self.limits else 0):
             tried = [pairs[n] for pairs in matched if n < len(pairs) and pairs[0].task.id not in self.verified]
-            for pair, quality in zip(tried, rate_quality(self._llm("quality"), tried) if tried else (), strict=True):
+            ratings = rate_quality(StageLLM(self.ledger, "quality"), tried) if tried else []
+            for pair, quality in zip(tried, ratings, strict=True):
                 at = (pair.task.id, round, pair.name, "quality")
                 if isinstance(quality, Failure):
                     self._check(*at, quality)
@@ -334,7 +326,7 @@ class Pipeline:
     def _write_candidates(self, tasks: Sequence[PairTask], round: int) -> list[Candidate]:
         """Candidates that are not refusals and leak nothing of either user."""
         kept = []
-        for candidate in write_answers(self._llm("answer"), tasks, round):
+        for candidate in write_answers(StageLLM(self.ledger, "answer"), tasks, round):
             at, text = (candidate.task.id, round, candidate.name), candidate.text
             refusal = f"begins like a refusal: {text[:60]!r}" if REFUSAL.match(text) else None
             if candidate.failure:
@@ -349,7 +341,7 @@ class Pipeline:
         """Graded blind: the grader is not told the side. Answers for a couple are graded against both rubrics."""
         if "aspects" not in self.limits:
             return candidates
-        llm = self._llm("grade")
+        llm = StageLLM(self.ledger, "grade")
         asked = [
             Answered(question=c.task.question, answer=c.text, rubric=record.rubric, narrative=record.narrative)
             for c in candidates
@@ -410,7 +402,7 @@ class Pipeline:
     def _judge_blind(self, pairs: Sequence[AnswerPair]) -> BlindResult:
         """By a judge who sees the question alone, in both orders. It is not asked about couples, where its accuracy is
         50 % anyway."""
-        llm = self._llm("blind")
+        llm = StageLLM(self.ledger, "blind")
         asked = [n for n, pair in enumerate(pairs) if not pair.task.coupled]
         duels: list[Duel] = []
         for pair in (pairs[n] for n in asked):
@@ -513,12 +505,12 @@ class BlindResult:
 def learn_blind(pairs: Sequence[AnswerPair]) -> BlindResult | None:
     """From static vectors and style features of both answers. A couple is one cluster and counts with both labels."""
     encoder = ENCODERS.make("static")
-
-    def features(answers: list[str]) -> Matrix:
+    sides = []
+    for side in SIDES:
+        answers = [getattr(pair, side).text for pair in pairs]
         style = [[len(text) / 1000, *style_rates(text)[:3]] for text in answers]
-        return np.hstack([encoder.encode(answers), np.array(style)])
-
-    chosen, rejected = (features([getattr(pair, side).text for pair in pairs]) for side in SIDES)
+        sides.append(np.hstack([encoder.encode(answers), np.array(style)]))
+    chosen, rejected = sides
     rows = [(n, swapped) for n, pair in enumerate(pairs) for swapped in (False, True)[: len(pair.task.users)]]
     index = [n for n, _ in rows]
     swap = np.array([swapped for _, swapped in rows])[:, None]

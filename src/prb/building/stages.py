@@ -12,20 +12,20 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from statistics import mean
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from prb.building.config import ASPECTS, CANDIDATES, ROLES, STAGES, BuildConfig, Role, Stage, gate_limits
+from prb.building.config import ASPECTS, CANDIDATES, STAGES, BuildConfig, Role, Stage, gate_limits
 from prb.data.schema import prepared, row_problems, to_posts, to_rubric
 from prb.data.source import BadRow, open_source
 from prb.errors import BadData, BadInput, Problem
 from prb.evaluation.planners import entries
 from prb.grading import Grades
 from prb.hashing import draw
-from prb.llm import LLM, Completion, Request, Sampling, make_llm, parse_llm, request_key
+from prb.llm import LLM, Completion, Request, Sampling, parse_llm, request_key
 from prb.llm.asking import Reply, ask, without_thinking
 from prb.llm.endpoint import Budget, tokens_of
 from prb.progress import SILENT, Progress
@@ -79,8 +79,6 @@ class UserRecord:
 
 
 class Reject(NamedTuple):
-    """Why a record did not become a pair."""
-
     record: str
     gate: str
     reason: str
@@ -132,8 +130,6 @@ MAX_TRANSIENT = 8
 
 @dataclass(kw_only=True)
 class Usage:
-    """What the calls of one stage took."""
-
     calls: int = 0
     failed: int = 0
     prompt_tokens: int = 0
@@ -216,12 +212,6 @@ class StageLLM:
         return [reply.value if isinstance(reply, Reply) else reply for reply in replies]
 
 
-def make_llms(config: BuildConfig) -> dict[Role, LLM]:
-    """One LLM per role; roles with the same spec share one."""
-    llm_of = cache(make_llm)
-    return {role: llm_of(config.spec_of(role)) for role in ROLES}
-
-
 # --- what is made of records ---
 
 
@@ -249,8 +239,6 @@ class PairTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """An answer written for one side of a pair."""
-
     task: PairTask
     side: Side
     number: int
@@ -300,7 +288,6 @@ _PLAIN_QUOTES = str.maketrans("“”„«»‘’‚`\u00a0", '"""""\'\'\'\' ')
 
 
 def write_rubrics(llm: StageLLM, records: Sequence[UserRecord]) -> list[Rubric | Failure]:
-    """Aspects with evidence from the narrative."""
     fewest, most = map(str, ASPECTS)
     materials = [
         {

@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from prb.data.schema import read_items
 from prb.errors import BadInput
-from prb.grading import Answered, Grades, grade_answers
 from prb.hashing import digest, draw
 from prb.llm import Completion, Request, Sampling, request_key
 from prb.llm.asking import without_thinking
@@ -45,7 +44,6 @@ class Sample(Struct, frozen=True, kw_only=True):
     """0 to N − 1."""
     text: str | None
     tokens: int
-    """Tokens written by the policy."""
     seed: int
     truncated: bool = False
     """Whether the policy was stopped by max_tokens; the text is used all the same."""
@@ -76,7 +74,6 @@ SAMPLES, SCORES, GRADES = "samples.jsonl", "scores.jsonl", "grades.jsonl"
 
 
 def read_stage(path: Path, of: type[Line]) -> Iterator[Line]:
-    """The lines of a file of a finished run."""
     if not path.exists():
         raise BadInput(f"{path.parent} is incomplete: it has no {path.name}")
     try:
@@ -86,8 +83,6 @@ def read_stage(path: Path, of: type[Line]) -> Iterator[Line]:
 
 
 class Pool(NamedTuple):
-    """Answers that were made elsewhere."""
-
     fingerprint: str
     """Of the content, wherever the file is."""
     answers: Mapping[tuple[str, str], tuple[str, ...]]
@@ -173,12 +168,25 @@ class Asking:
 
         samples, tally = {}, Tally(self.progress)
         for (place, failure), replies in self._ask(f"sampling {asked.name}", asked, places, plan):
-            sample = sample_of(place, sampling.seed, failure or Completion.of(replies[0]))
-            samples[place] = sample
-            tally.add([sample.failure], [sample.cost])
+            reply = failure or Completion.of(replies[0])
+            text = "" if isinstance(reply, Failure) else clean(reply.text)
+            failed = reply if isinstance(reply, Failure) else None if text else Failure("empty answer")
+            samples[place] = Sample(
+                pair=place[0],
+                n=place[1],
+                text=text or None,
+                tokens=reply.completion_tokens,
+                seed=sample_seed(sampling.seed, *place),
+                truncated=isinstance(reply, Completion) and reply.truncated,
+                cost=reply.cost,
+                failure=str(failed) if failed else None,
+            )
+            tally.add([samples[place].failure], [reply.cost])
         return samples
 
     def score(self, asked: CalledModel, texts: Mapping[str, Sequence[str]], queries: Queries) -> dict[Place, Score]:
+        """Rewards, or win rates of a comparer, of which one failed verdict fails them all. Equal texts are asked about
+        once and tie exactly."""
         start = asked.key_start()
 
         def plan(batch: Sequence[str]) -> Iterator[tuple[Candidates, list[Call]]]:
@@ -190,13 +198,25 @@ class Asking:
         scores, tally = dict[Place, Score](), Tally(self.progress)
         answers = max(map(len, texts.values()), default=1)
         for candidates, replies in self._ask(f"scoring by {asked.name}", asked, list(texts), plan, answers):
-            lines = scores_of(asked.name, asked.method, candidates, replies)
-            scores |= {(line.pair, line.n): line for line in lines}
-            tally.add([line.failure for line in lines], [reply.cost for reply in replies])
+            distinct = list(dict.fromkeys(candidates.texts))
+            results: list[Any]
+            if isinstance(candidates.query, Failure):
+                results = [candidates.query] * len(distinct)
+            elif asked.method == "score":
+                results = [reply.as_failure or reply.value for reply in replies]
+            elif failures := [failure for reply in replies if (failure := reply.as_failure)]:
+                results = [gravest(failures)] * len(distinct)
+            else:
+                results = win_rates(len(distinct), [CREDIT[reply.value] for reply in replies])  # type: ignore[index]
+            result_of = dict(zip(distinct, results, strict=True))
+            failed: list[str | None] = []
+            for n, text in enumerate(candidates.texts):
+                result, place = result_of[text], (candidates.pair, n)
+                score, reason = (None, str(result)) if isinstance(result, Failure) else (result, None)
+                scores[place] = Score(model=asked.name, pair=candidates.pair, n=n, score=score, failure=reason)
+                failed.append(reason)
+            tally.add(failed, [reply.cost for reply in replies])
         return scores
-
-    def grade(self, asked: CalledModel, answers: Mapping[Place, Answered]) -> dict[Place, Grades | Failure]:
-        return grade_answers(asked, answers, self.replies, self.breaker, self.progress)
 
     def _ask(
         self,
@@ -219,46 +239,6 @@ class Asking:
 def sample_seed(seed: int, pair: str, n: int) -> int:
     """Fixed by the place alone, so subsets, orders and resumed runs draw the same answers."""
     return draw(seed, n, pair, bits=31)
-
-
-def sample_of(place: Place, seed: int, reply: Completion | Failure) -> Sample:
-    text = "" if isinstance(reply, Failure) else clean(reply.text)
-    failure = reply if isinstance(reply, Failure) else None if text else Failure("empty answer")
-    return Sample(
-        pair=place[0],
-        n=place[1],
-        text=text or None,
-        tokens=reply.completion_tokens,
-        seed=sample_seed(seed, *place),
-        truncated=isinstance(reply, Completion) and reply.truncated,
-        cost=reply.cost,
-        failure=str(failure) if failure else None,
-    )
-
-
-def scores_of(name: str, method: str, candidates: Candidates, replies: Sequence[Reply]) -> list[Score]:
-    """A line per answer, from the replies to `Candidates.asks`.
-
-    A comparer's are win rates; one failed verdict fails them all. Equal texts were asked about once and tie exactly.
-    """
-    pair, query, texts = candidates
-    distinct = list(dict.fromkeys(texts))
-    scores: list[Any]
-    if isinstance(query, Failure):
-        scores = [query] * len(distinct)
-    elif method == "score":
-        scores = [reply.as_failure or reply.value for reply in replies]
-    elif failures := [failure for reply in replies if (failure := reply.as_failure)]:
-        scores = [gravest(failures)] * len(distinct)
-    else:
-        scores = win_rates(len(distinct), [CREDIT[reply.value] for reply in replies])  # type: ignore[index]
-    of_text = dict(zip(distinct, scores, strict=True))
-    return [
-        Score(model=name, pair=pair, n=n, score=None, failure=str(score))
-        if isinstance(score := of_text[text], Failure)
-        else Score(model=name, pair=pair, n=n, score=score)
-        for n, text in enumerate(texts)
-    ]
 
 
 class ModelAbout(Struct, frozen=True):

@@ -57,7 +57,7 @@ from prb.engine.executors import Executor, given, open_executor
 from prb.errors import BadInput
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.planners import PLANNERS, Planner
-from prb.grading import GRADERS, Grader, GraderAbout, Grades, answered, as_line, make_grader
+from prb.grading import GRADERS, Grader, GraderAbout, Grades, answered, as_line, grade_answers, make_grader
 from prb.llm import LLM, Sampling, check_llm, make_llm
 from prb.models import MODELS, RECORDED, execution_of, make_model, refuse_recorded
 from prb.progress import SILENT, Progress
@@ -128,11 +128,6 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     seed: Seed = 0
     """Fixes samples, donors and resampling."""
 
-    @property
-    def source(self) -> str:
-        """Where answers come from, as tables name it."""
-        return self.policy or f"candidates {Path(str(self.candidates)).name}"
-
     @model_validator(mode="after")
     def check_answers(self) -> Self:
         if (self.policy is None) == (self.candidates is None):
@@ -194,6 +189,7 @@ def best_of_n(
         write_lines(folder / SCORES, (msgspec.to_builtins(s) for lines in scores.values() for s in lines.values()))
         write_lines(folder / GRADES, ({"pair": p, "n": n, **as_line(graded)} for (p, n), graded in grades.items()))
         cluster = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
+        source = config.policy or f"candidates {Path(str(config.candidates)).name}"
         fingerprint = next((known for name, known in run.models.items() if name.startswith(POLICY)), None)
         summary: dict[str, Any] = msgspec.to_builtins(
             summarize(
@@ -203,7 +199,7 @@ def best_of_n(
                 scores,
                 dataset=DatasetAbout(dataset.name, dataset.split, dataset.fingerprint, dataset.left_out),
                 condition=config.condition,
-                policy=ModelAbout(config.source, fingerprint),
+                policy=ModelAbout(source, fingerprint),
                 grader=GraderAbout.of(config.grader, loaded),
                 n=config.n,
                 seed=config.seed,
@@ -226,7 +222,6 @@ class BestOfN:
     asking: Asking
 
     def queries_of(self, reader: object) -> Queries:
-        """What a policy or a reward model is shown."""
         config, asking = self.config, self.asking
         builder = QueryBuilder.of(config, self.dataset, self.planner, reader=reader, seed=config.seed)
         return lambda ids: builder.queries(
@@ -282,12 +277,11 @@ class BestOfN:
             for pair, found in texts.items()
             for text in dict.fromkeys(found)
         }
-        asked = CalledModel.of(self.config.grader, grader, "grade", from_caller=given)
-        return self.asking.grade(asked, answers)
+        asked, asking = CalledModel.of(self.config.grader, grader, "grade", from_caller=given), self.asking
+        return grade_answers(asked, answers, asking.replies, asking.breaker, asking.progress)
 
 
 def reward_models(models: Mapping[str, str]) -> list[str]:
-    """The names in a folder's `models` that are reward models."""
     return [name for name in models if not name.startswith((POLICY, GRADER))]
 
 
@@ -421,7 +415,6 @@ class BonSummary(Struct, frozen=True, kw_only=True):
 
 
 Cell = Sample | Score | Grades | Failure
-"""What there is to say of one sample."""
 
 
 def summarize(
@@ -448,12 +441,8 @@ def summarize(
         return counts
 
     def table(cells: Mapping[Place, Score | Grades | Failure]) -> Floats:
-        values = np.full((len(queries), n), np.nan)
-        for row, query in enumerate(queries):
-            for i in range(n):
-                score = getattr(cells.get((query, i)), "score", None)
-                values[row, i] = np.nan if score is None else score
-        return values
+        scores = [[getattr(cells.get((query, i)), "score", None) for i in range(n)] for query in queries]
+        return np.array(scores, dtype=np.float64)
 
     clusters, grades = codes(list(clusters_of.values())), table(graded)
     usable = np.asarray(~np.isnan(grades).any(axis=1))
@@ -469,16 +458,6 @@ def summarize(
 
     def averages(curve: Floats) -> list[CurvePoint]:
         return points(average(column, clusters[usable]) for column in curve[usable].T)
-
-    def result(model: str, curve: Floats) -> ModelResult:
-        sides = zip(curve.T, random.T, oracle.T, strict=True)
-        return ModelResult(
-            model=model,
-            curve=averages(curve),
-            headroom=points(headroom(*of_k, clusters, seed=seed) for of_k in sides),
-            bend=overoptimization(curve, ks, clusters, seed=seed),
-            failures=dict(failures(scored[model])),
-        )
 
     ends = {model: curve[:, -1] for model, curve in picked.items()}
     grade_of = {**ends, CHANCE: random[:, -1]}
@@ -514,7 +493,18 @@ def summarize(
         kl_bound=[kl_bound(k) for k in ks],
         random=averages(random),
         oracle=averages(oracle),
-        results=[result(model, curve) for model, curve in picked.items()],
+        results=[
+            ModelResult(
+                model=model,
+                curve=averages(curve),
+                headroom=points(
+                    headroom(*at_k, clusters, seed=seed) for at_k in zip(curve.T, random.T, oracle.T, strict=True)
+                ),
+                bend=overoptimization(curve, ks, clusters, seed=seed),
+                failures=dict(failures(scored[model])),
+            )
+            for model, curve in picked.items()
+        ],
         over_chance=compared((model, CHANCE) for model in ends),
         contrasts=compared(combinations(ends, 2)),
         clusters=clusters_of,

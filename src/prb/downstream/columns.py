@@ -33,7 +33,6 @@ from prb.summary import Summary, short_name
 
 Unit = Literal["model", "family"]
 SEED = 0
-"""Of all draws."""
 MIN_MODELS = 3
 PLURAL: dict[Unit, str] = {"model": "models", "family": "families"}
 RESAMPLES = 2000
@@ -65,11 +64,9 @@ class ScoreColumn:
 
     def means(self, groups: Sequence[Sequence[int]]) -> ScoreColumn:
         """Of groups of models, given by position; of each resample too."""
-
-        def of(rows: Floats) -> Floats:
-            return np.array([rows[..., group].mean(axis=-1) for group in groups]).T
-
-        return replace(self, values=of(self.values), draws=None if self.draws is None else of(self.draws))
+        values = np.array([self.values[group].mean() for group in groups])
+        draws = self.draws if self.draws is None else np.array([self.draws[:, g].mean(axis=1) for g in groups]).T
+        return replace(self, values=values, draws=draws)
 
 
 @dataclass(frozen=True)
@@ -84,13 +81,11 @@ class Scores:
         return self.bench + self.downstream
 
     def means(self, members: Mapping[str, Sequence[str]]) -> Scores:
-        """Of groups of models, by name."""
         groups = [[self.models.index(model) for model in models] for models in members.values()]
         bench, downstream = (tuple(column.means(groups) for column in side) for side in (self.bench, self.downstream))
         return Scores(tuple(members), bench, downstream, self.families)
 
     def of(self, models: Sequence[str]) -> Scores:
-        """Of some of the models."""
         return self.means({model: [model] for model in models})
 
 
@@ -108,7 +103,6 @@ def checked(scores: Scores) -> tuple[Scores, list[str]]:
 
 
 def unfit(scores: Scores, unit: Unit = "model") -> str | None:
-    """Why these scores cannot be correlated, if so."""
     n = len(scores.models)
     if n < MIN_MODELS:
         return f"{n} {unit if n == 1 else PLURAL[unit]} with all scores: correlating needs {MIN_MODELS}"
@@ -170,11 +164,11 @@ def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> S
     if CLUSTER not in cells:
         return Scores(models, predictors, targets, families)
     clusters = [str(row.get(CLUSTER)) for row in rows]
-
-    def by_cluster(of: ScoreColumn) -> RunColumn:
-        return RunColumn(of.name, path.name, cells_of(models, zip(models, clusters, of.values.tolist(), strict=True)))
-
-    return resampled_scores(list(map(by_cluster, predictors)), list(map(by_cluster, targets)), families=families)
+    columns = [
+        RunColumn(of.name, path.name, cells_of(models, zip(models, clusters, of.values.tolist(), strict=True)))
+        for of in (*predictors, *targets)
+    ]
+    return resampled_scores(columns[: len(predictors)], columns[len(predictors) :], families=families)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -258,27 +252,27 @@ class RunColumn:
 
 
 def read_runs(bench: Sequence[str], downstream: Sequence[str], *, condition: str | None, best_of: int | None) -> Scores:
-    predictors = _merged(_benchmark(Path(folder), condition) for folder in bench)
-    return resampled_scores(predictors, _merged(_downstream(Path(folder), best_of) for folder in downstream))
-
-
-def _merged(read: Iterable[RunColumn]) -> list[RunColumn]:
     """Folders that hold different models on the same data are one column."""
-    columns: dict[str, RunColumn] = {}
-    for column in read:
-        known = columns.setdefault(column.name, column)
-        if known is column:
-            continue
-        names = sorted({*known.settings, *column.settings})
-        differing = [name for name in names if known.settings.get(name) != column.settings.get(name)]
-        differing += ["their data"] if known.data != column.data else []
-        if differing:
-            what = f"two runs on {column.name!r} differ in {', '.join(differing)}"
-            raise BadInput(f"{what}; correlate them one at a time")
-        if both := known.cells.keys() & column.cells:
-            raise BadInput(f"{min(both)!r} has two scores in {column.name!r}: leave one of the runs out")
-        columns[column.name] = replace(known, cells=known.cells | column.cells)
-    return list(columns.values())
+    predictors = [_benchmark(Path(folder), condition) for folder in bench]
+    targets = [_downstream(Path(folder), best_of) for folder in downstream]
+    sides: list[list[RunColumn]] = []
+    for read in (predictors, targets):
+        columns: dict[str, RunColumn] = {}
+        for column in read:
+            known = columns.setdefault(column.name, column)
+            if known is column:
+                continue
+            names = sorted({*known.settings, *column.settings})
+            differing = [name for name in names if known.settings.get(name) != column.settings.get(name)]
+            differing += ["their data"] if known.data != column.data else []
+            if differing:
+                what = f"two runs on {column.name!r} differ in {', '.join(differing)}"
+                raise BadInput(f"{what}; correlate them one at a time")
+            if both := known.cells.keys() & column.cells:
+                raise BadInput(f"{min(both)!r} has two scores in {column.name!r}: leave one of the runs out")
+            columns[column.name] = replace(known, cells=known.cells | column.cells)
+        sides.append(list(columns.values()))
+    return resampled_scores(*sides)
 
 
 def _read_run(folder: Path, flag: str, *verbs: str) -> tuple[str, dict[str, Any], Any]:

@@ -107,8 +107,6 @@ class Agreement(Struct):
 
 
 class Comparison(Struct):
-    """Two benchmarks against the same downstream score."""
-
     downstream: str
     first: str
     second: str
@@ -133,7 +131,6 @@ class ModelSet(Struct):
     set: str
     n: int
     problem: str | None = None
-    """Why nothing was computed."""
     correlations: list[Agreement] = []
     comparisons: list[Comparison] = []
     power: Power | None = None
@@ -149,7 +146,6 @@ class CorrelationSummary(Struct, kw_only=True):
     models: list[str]
     constructed: list[str]
     left_out: list[str]
-    """Models that lack a score."""
     bench: list[ColumnSummary]
     downstream: list[ColumnSummary]
     sets: list[ModelSet]

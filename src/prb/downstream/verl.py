@@ -63,7 +63,9 @@ def run_verl(config: PpoConfig, verl: Verl, *, progress: Progress) -> FinishedPp
     prompts = load_prompts(config, model=None)  # the server masks what its model must not see
     if len(prompts.train) < config.batch:
         raise BadInput(f"batch {config.batch}: there are only {len(prompts.train)} prompts to train on")
-    tokenizer = _tokenizer(config)
+    tokenizer = load_tokenizer(config.weights["model"], config.weights["loading"])
+    if not tokenizer.chat_template:
+        raise BadInput(f"policy {config.policy}: verl needs a chat template, and this tokenizer has none")
     out = config.folder("ppo")
     data = {"name": prompts.dataset.name, "fingerprint": prompts.dataset.fingerprint}
     with RunFolder(out, {"prb": __version__, "engine": "verl", "ppo": config.saved(), "dataset": data}):
@@ -81,13 +83,6 @@ def run_verl(config: PpoConfig, verl: Verl, *, progress: Progress) -> FinishedPp
         write_bytes(out / f"{NAME}.yaml", (head + "".join(lines)).encode())
     where = shlex.join(["--config-dir", str(out.resolve()), "--config-name", NAME])
     return FinishedPpo(out, {}, f"files: {out}\nlaunch: python -m verl.trainer.main_ppo {where}")
-
-
-def _tokenizer(config: PpoConfig) -> Any:
-    tokenizer = load_tokenizer(config.weights["model"], config.weights["loading"])
-    if not tokenizer.chat_template:
-        raise BadInput(f"policy {config.policy}: verl needs a chat template, and this tokenizer has none")
-    return tokenizer
 
 
 def _rows(
@@ -123,7 +118,6 @@ def _rows(
 
 
 def verl_settings(config: PpoConfig, verl: Verl, prompts: int, out: Path) -> dict[str, Any]:
-    """Our settings under verl's names."""
     weights = resolve_weights(config.weights["model"])
     model = {
         "path": str(Path(weights).resolve()) if Path(weights).exists() else weights,

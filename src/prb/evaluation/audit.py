@@ -70,7 +70,6 @@ MARKS: dict[str, Callable[[str], bool]] = {
     "(a question mark)": lambda text: "?" in text,
     "(a digit)": lambda text: any(c.isdigit() for c in text),
 }
-"""Features of an answer's form, tested beside its words."""
 
 
 def marks(answer: str) -> frozenset[str]:
@@ -78,30 +77,21 @@ def marks(answer: str) -> frozenset[str]:
     return frozenset(words(answer)) | {name for name, has in MARKS.items() if has(answer)}
 
 
-class Features:
-    """Features of answers, alone or with their question: vectors, marks of style, and the frequent words of the set."""
-
-    def __init__(self, pairs: Sequence[Pair], encoder: Encoder) -> None:
-        self._encoder = encoder
-        self.questions = encoder.encode([pair.question for pair in pairs])
-        seen = Counter(mark for pair in pairs for answer in pair.answers for mark in marks(answer))
-        frequent = [mark for mark, n in sorted(seen.items(), key=lambda kv: (-kv[1], kv[0])) if n >= SEEN]
-        self._place = {mark: n for n, mark in enumerate(frequent[:VOCABULARY])}
-        self.chosen, self.rejected = (self._of([pair.contrast[side] for pair in pairs]) for side in (0, 1))
-        """One row per pair."""
-
-    def with_question(self, answers: Matrix) -> Matrix:
-        """Features of answers, with what they and the question have in common: the question alone would cancel."""
-        shared = answers[:, : self.questions.shape[1]] * self.questions
-        return np.hstack([answers, shared, shared.sum(axis=1, keepdims=True)])
-
-    def _of(self, answers: Sequence[str]) -> Matrix:
-        known = np.zeros((len(answers), len(self._place)), dtype=np.float32)
+def answer_features(pairs: Sequence[Pair], encoder: Encoder) -> list[Matrix]:
+    """Of the chosen and of the rejected answers, one row per pair: vectors, marks of style, and the frequent words of
+    the set."""
+    seen = Counter(mark for pair in pairs for answer in pair.answers for mark in marks(answer))
+    frequent = [mark for mark, n in sorted(seen.items(), key=lambda kv: (-kv[1], kv[0])) if n >= SEEN]
+    place = {mark: n for n, mark in enumerate(frequent[:VOCABULARY])}
+    sides = []
+    for answers in zip(*(pair.contrast for pair in pairs), strict=True):
+        known = np.zeros((len(answers), len(place)), dtype=np.float32)
         style = np.zeros((len(answers), 6), dtype=np.float32)
         for n, answer in enumerate(answers):
-            known[n, [self._place[mark] for mark in marks(answer) if mark in self._place]] = 1
+            known[n, [place[mark] for mark in marks(answer) if mark in place]] = 1
             style[n] = [len(answer), len(answer) ** 0.5, *style_rates(answer)]
-        return np.hstack([self._encoder.encode(answers), style, known])
+        sides.append(np.hstack([encoder.encode(answers), style, known]))
+    return sides
 
 
 # --- audit.json ---
@@ -111,14 +101,10 @@ class ModelAccuracy(msgspec.Struct, kw_only=True):
 
 
 class Reader(ModelAccuracy, kw_only=True):
-    """A model that reads the rubric."""
-
     failures: dict[str, int] = {}
 
 
 class BlindLearner(msgspec.Struct, kw_only=True):
-    """A learner that never sees the user."""
-
     answer: Estimate
     question_and_answer: Estimate
     groups: int
@@ -150,7 +136,6 @@ class Topics(msgspec.Struct, kw_only=True):
 class AuditedDataset(DatasetSummary, kw_only=True, omit_defaults=True):
     mirror_rows: int
     restraint_rows: int
-    """Rows that a history must not decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +150,6 @@ class VoteShares(Shares):
 
 
 class AuditSummary(msgspec.Struct, kw_only=True):
-    """The content of `audit.json`."""
-
     prb: str = __version__
     dataset: AuditedDataset
     floors: list[ModelAccuracy] = []
@@ -228,7 +211,10 @@ def audit(
         summary = _audit_pairs(config, dataset, about, folder, models, progress)
     else:
         progress.begin("whose ratings they are")
-        name, votes = short_name(dataset.name), vote_shares([rating_table(dataset)], config.seed)
+        name, ratings = short_name(dataset.name), [item for item in dataset if isinstance(item, Rating)]
+        users, groups = codes([item.user for item in ratings]), [item.groups for item in ratings]
+        items, values = codes([f"{r.question}\0{r.answer}" for r in ratings]), np.array([r.rating for r in ratings])
+        votes = vote_shares([VoteTable(name, users, items, values, groups)], config.seed)
         too_few = f"{name}: too few users, items, or items that several users rated, or all are equal."
         summary = AuditSummary(dataset=about, votes=votes, verdict=" ".join(_vote_sentences(votes)) or too_few)
     content = msgspec.to_builtins(summary)
@@ -257,11 +243,12 @@ def _audit_pairs(
     ceiling = headroom = None
     if reader is not None:
         failures = dict(sorted(reader.failures.items()))
-        ceiling = Reader(model=config.ceiling, accuracy=rows.share(reader), failures=failures)
+        accuracy = rows.share(reader.credit, reader.margin, failures)
+        ceiling = Reader(model=config.ceiling, accuracy=accuracy, failures=failures)
         if blind:
             gap = difference(reader.credit, blind_credits, rows.clusters, seed=config.seed)
-            headroom = room_above(gap, rows.estimate(blind_credits, blind_credits - 0.5))
-    scores = {name: rows.share(column) for name, column in floors.items()}
+            headroom = room_above(gap, rows.share(blind_credits, blind_credits - 0.5))
+    scores = {name: rows.share(c.credit, c.margin, c.failures) for name, c in floors.items()}
     ratios = [len(pair.chosen) / len(pair.rejected) for pair in pairs]
     sides = ((marks(pair.chosen), marks(pair.rejected)) for pair in pairs)
     tested, looked_at = giveaways(sides, dataset.index.clusters)
@@ -287,21 +274,12 @@ def _audit_pairs(
 
 
 class VoteTable(NamedTuple):
-    """Votes or ratings, one entry each."""
-
     name: str
     users: Ints
     items: Ints
     values: Floats
     groups: Sequence[Mapping[str, str]]
     """Of the user of each entry."""
-
-
-def rating_table(dataset: Dataset) -> VoteTable:
-    ratings = [item for item in dataset if isinstance(item, Rating)]
-    items = codes([f"{item.question}\0{item.answer}" for item in ratings])
-    users, values = codes([item.user for item in ratings]), np.array([item.rating for item in ratings])
-    return VoteTable(short_name(dataset.name), users, items, values, [item.groups for item in ratings])
 
 
 def vote_tables(source: Source) -> list[VoteTable]:
@@ -377,13 +355,9 @@ class RowGroups(NamedTuple):
     clusters: Ints
     twins: Ints
 
-    def share(self, column: Column) -> Estimate:
-        return self.estimate(column.credit, column.margin, sum(column.failures.values()))
-
-    def estimate(self, credits: Floats, margins: Floats, failed: int = 0) -> Estimate:
-        known = ~np.isnan(credits)
-        exact = cancels(margins, self.twins)
-        return share(credits[known], self.clusters[known], failed=failed, exact=exact)
+    def share(self, credits: Floats, margins: Floats, failures: Mapping[str, int] | None = None) -> Estimate:
+        known, failed = ~np.isnan(credits), sum((failures or {}).values())
+        return share(credits[known], self.clusters[known], failed=failed, exact=cancels(margins, self.twins))
 
 
 def _learn_blind(
@@ -398,23 +372,26 @@ def _learn_blind(
 
     `None` if there are too few independent questions to learn from.
     """
-    features = Features(pairs, encoder)
+    questions = encoder.encode([pair.question for pair in pairs])
     asked = {pair.question: n for n, pair in enumerate(pairs)}
     names = list(asked)
-    near = [(names[i], names[j]) for i, j in near_duplicates(features.questions[list(asked.values())])]
+    near = [(names[i], names[j]) for i, j in near_duplicates(questions[list(asked.values())])]
     folds = fold_groups(clusters, [pair.question for pair in pairs], near, least=2 * FOLDS)
     if folds is None:
         return None, np.array([])
     groups, grouped_by = folds
-    chosen, rejected = features.chosen, features.rejected
-    with_question = features.with_question(chosen), features.with_question(rejected)
+    answers = answer_features(pairs, encoder)
+    with_question = []
+    for of_side in answers:  # what answer and question have in common: the question alone would cancel
+        shared = of_side[:, : questions.shape[1]] * questions
+        with_question.append(np.hstack([of_side, shared, shared.sum(axis=1, keepdims=True)]))
     credits, estimates = [], []
-    for sides in (with_question, (chosen, rejected)):
-        margins = blind_margins(*sides, groups, strength=STRENGTH, seed=config.seed)
+    for chosen, rejected in (with_question, answers):
+        margins = blind_margins(chosen, rejected, groups, strength=STRENGTH, seed=config.seed)
         assert margins is not None
         values = credits_of(margins)
         # credits stand in for margins, whose last digits depend on the order of a matrix product
-        estimates.append(widened(rows.estimate(values, values - 0.5)))
+        estimates.append(widened(rows.share(values, values - 0.5)))
         credits.append(values)
         progress.advance()
     learner = BlindLearner(

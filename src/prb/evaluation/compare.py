@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from msgspec import Struct
 
 from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
-from prb.evaluation.outcomes import Cell, Outcomes, read_outcomes
+from prb.evaluation.outcomes import read_outcomes
 from prb.stats.estimate import Floats, Ints, codes, is_exact
 from prb.stats.paired import UNTESTED, corrected, difference, flip_rate
 from prb.summary import METRICS, Paired, Summary
@@ -34,16 +32,12 @@ class CompareConfig(Settings):
 
 
 class TwoValues(Struct):
-    """What a metric is for either model."""
-
     a: float | None
     b: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoModels(Paired):
-    """Two models under one condition."""
-
     condition: str
     model_a: str
     model_b: str
@@ -56,8 +50,6 @@ class TwoModels(Paired):
 
 
 class ComparisonSummary(Struct, kw_only=True):
-    """What `compare` returns."""
-
     a: str
     b: str
     same_data: bool
@@ -65,7 +57,12 @@ class ComparisonSummary(Struct, kw_only=True):
 
 
 def compare(config: CompareConfig) -> dict[str, Any]:
-    (a, summary_a), (b, summary_b) = _read_run(config.run_a), _read_run(config.run_b)
+    a, b = read_outcomes(config.run_a), read_outcomes(config.run_b)
+    # an unfinished run has no summary, and would be compared on the rows it has: it is refused
+    summary_a, summary_b = Summary.of_run(config.run_a), Summary.of_run(config.run_b)
+    for folder, summary in ((config.run_a, summary_a), (config.run_b, summary_b)):
+        if summary.task == "ratings":
+            raise BadInput(f"{folder} holds ratings; compare works on pairs")
     exact_a, exact_b = (
         {(result.model, result.condition) for result in summary.pairs if is_exact(result.accuracy)}
         for summary in (summary_a, summary_b)
@@ -75,14 +72,23 @@ def compare(config: CompareConfig) -> dict[str, Any]:
     in_a, in_b = np.array(common, dtype=np.int64).reshape(-1, 2).T
     clusters = codes(a.clusters)[in_a]
     only_in_one = len(a.pairs) + len(b.pairs) - 2 * len(common)
+    # the same condition on both sides; models that both runs have, else every two
+    itself = config.run_a.resolve() == config.run_b.resolve()
+    shared = [] if itself else [(model, model) for model in a.models if model in b.models]
+    models = shared or (combinations(a.models, 2) if itself else product(a.models, b.models))
     rows: list[dict[str, Any]] = []
-    for left, right in _matches(a, b, itself=config.run_a.resolve() == config.run_b.resolve()):
+    for (model_a, model_b), condition in product(models, dict.fromkeys(condition for _, condition in a.of)):
+        left, right = (model_a, condition), (model_b, condition)
+        if left not in a.of or right not in b.of:
+            continue
         x, y = a.of[left].credit[in_a], b.of[right].credit[in_b]
         # two user-blind models are at ½ by construction, so on the same rows their difference is 0
         exact = left in exact_a and right in exact_b and not only_in_one
-        about = {"condition": left[1], "model_a": left[0], "model_b": right[0]}
+        about = {"condition": condition, "model_a": model_a, "model_b": model_b}
+        of_a, of_b = _values(summary_a, *left), _values(summary_b, *right)
+        keys = [key for key, metric in METRICS.items() if metric.column and (key in of_a or key in of_b)]
+        metrics = {key: {"a": of_a.get(key), "b": of_b.get(key)} for key in keys}
         paired = compare_credits(x, y, clusters, exact=exact, seed=SEED)
-        metrics = _other_metrics(summary_a, left, summary_b, right)
         rows.append({**about, **paired, "only_in_one": only_in_one, "metrics": metrics})
     if not rows:
         raise BadInput(f"nothing to compare: {config.run_a} and {config.run_b} share no condition, or hold one model")
@@ -109,34 +115,9 @@ def compare_credits(x: Floats, y: Floats, clusters: Ints, *, exact: bool, seed: 
     }
 
 
-def _other_metrics(a: Summary, left: Cell, b: Summary, right: Cell) -> dict[str, Any]:
-    """Those that either model has a value of, in the order of their declaration."""
-    x, y = _values(a, *left), _values(b, *right)
-    keys = [key for key, metric in METRICS.items() if metric.column and (key in x or key in y)]
-    return {key: {"a": x.get(key), "b": y.get(key)} for key in keys}
-
-
 def _values(summary: Summary, model: str, condition: str) -> dict[str, float]:
     """Of every metric under a condition; one that compares conditions belongs to that whose change it measures."""
     result, contrasts = summary.result(model, condition), summary.contrasts_of(model).items()
     values = {key: estimate.value for key in result.metrics if (estimate := result.estimate(key))} if result else {}
     values |= {key: contrast.value for key, contrast in contrasts if contrast.condition == condition}
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _read_run(folder: Path) -> tuple[Outcomes, Summary]:
-    """An unfinished run has no summary, and would be compared on the rows it has: it is refused."""
-    outcomes, summary = read_outcomes(folder), Summary.of_run(folder)
-    if summary.task == "ratings":
-        raise BadInput(f"{folder} holds ratings; compare works on pairs")
-    return outcomes, summary
-
-
-def _matches(a: Outcomes, b: Outcomes, *, itself: bool) -> Iterator[tuple[Cell, Cell]]:
-    """The same condition on both sides; models that both runs have, else every two."""
-    shared = [] if itself else [(model, model) for model in a.models if model in b.models]
-    pairs = combinations(a.models, 2) if itself else product(a.models, b.models)
-    for left, right in shared or pairs:
-        for condition in a.conditions:
-            if (left, condition) in a.of and (right, condition) in b.of:
-                yield (left, condition), (right, condition)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import count
 from typing import Any, Literal, Self, TypeVar
 
 from prb.config import ConditionName, Donors, HistoryKind, ShownHistory, UserConfig
 from prb.data.load import Dataset, History, Users
-from prb.data.retrieve import RANKERS, Ranker, leaking_choices, top_choices, top_posts
+from prb.data.retrieve import RANKERS, leaking_choices, top_choices, top_posts
 from prb.data.votes import quoted_votes
 from prb.errors import BadInput
 from prb.evaluation.planners import Plan, Planner, infer_plans
@@ -45,13 +44,16 @@ class Built:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row under a condition, and what is asked about it."""
-
     item: Item
     cluster: str
     condition: ConditionName
     built: Built | Failure
     calls: tuple[Call, ...] = ()
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What an `Outcome` says of its row."""
+        return {"pair": self.item.id, "user": self.item.user, "cluster": self.cluster, "condition": self.condition}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,6 @@ class QueryBuilder:
     mask_for_planner: bool = False
     """Apart from `mask`, so that every model of a run is shown the same plan."""
     trained_on: TrainedOn = NOTHING
-    """What the model was fitted on."""
     count_trained: bool = False
     """Whether rows that it was fitted on are measured all the same."""
 
@@ -87,10 +88,6 @@ class QueryBuilder:
             mask_for_planner=config.masks(planner),
             **trained,
         )
-
-    @cached_property
-    def rank(self) -> Ranker:
-        return RANKERS[self.shown.ranker]
 
     def build(self, item: Item, condition: str, plan: Plan | Failure | None = None) -> Built | Failure:
         """`plan` is what `plans` or an earlier process inferred for a `planned` condition; else the planner runs."""
@@ -130,11 +127,11 @@ class QueryBuilder:
 
     def with_history(self, item: Item, user: str, history: History) -> Built:
         """The posts and choices of a history that suit the question best."""
-        (posts, choices), budget = self._of_kind(history), self.shown.budget
+        (posts, choices), budget, rank = self._of_kind(history), self.shown.budget, RANKERS[self.shown.ranker]
         leaks = quoted_votes(item.answers)
         posts = [post for post in posts if post.text not in leaks]
-        top = top_posts(item.question, posts, self.rank, k=self.k, budget=budget)
-        chosen = top_choices(item.question, item.answers, choices, self.rank, k=self.shown.choices, budget=budget)
+        top = top_posts(item.question, posts, rank, k=self.k, budget=budget)
+        chosen = top_choices(item.question, item.answers, choices, rank, k=self.shown.choices, budget=budget)
         shown = tuple(choices[n] for n in chosen.positions)
         query = Query(question=item.question, user=user, context=item.context, posts=top.posts, choices=shown)
         return Built(query, top.cut + chosen.cut, chosen.positions, chosen.leaks)
@@ -145,7 +142,6 @@ class QueryBuilder:
 
 
 def condition(name: str, shows: str, **about: Any) -> Callable[[Build], Build]:
-    """Declare a condition."""
 
     def declare(build: Build) -> Build:
         CONDITIONS.add(name, Condition(name=name, shows=shows, build=build, **about))
@@ -214,17 +210,13 @@ def pick_donor(
     A matched donor asks about the item's topic, else within its category: a history about something else would lose to
     the user's own for being off topic, whoever wrote it. Nobody lends the very history that the item has itself.
     """
-    cluster = users.cluster(item.user)
+    cluster, topical = users.cluster(item.user), users.asking_about(item) if donors == "matched" else ()
 
-    def pick(names: Sequence[str], same_cluster: bool) -> str | None:
-        def fits(name: str) -> bool:
-            return (same_cluster or users.cluster(name) != cluster) and users.may_lend(name, item, history)
+    def fits(name: str, same_cluster: bool) -> bool:
+        return (same_cluster or users.cluster(name) != cluster) and users.may_lend(name, item, history)
 
-        if not any(map(fits, names)):
-            return None
-        return next(filter(fits, (names[draw(seed, attempt, item.id) % len(names)] for attempt in count())))
-
-    for pool in (*(users.asking_about(item) if donors == "matched" else ()), users.names):
-        if donor := pick(pool, same_cluster=False):
-            return donor
-    return pick(users.names, same_cluster=True)
+    for names, same_cluster in (*((pool, False) for pool in topical), (users.names, False), (users.names, True)):
+        if any(fits(name, same_cluster) for name in names):
+            drawn = (names[draw(seed, attempt, item.id) % len(names)] for attempt in count())
+            return next(name for name in drawn if fits(name, same_cluster))
+    return None

@@ -123,7 +123,6 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the models are called in outcomes and tables."""
         return tuple(split_alias(model)[0] for model in self.models)
 
 
@@ -149,7 +148,6 @@ class Requirement(NamedTuple):
 
 
 def check_requirements(text: str, conditions: Sequence[str], models: Sequence[str]) -> None:
-    """Refuse, before the run, what the run cannot answer."""
     for requirement in parse_requirements(text):
         if requirement.model is not None and requirement.model not in models:
             raise unknown("model of this run", requirement.model, models)

@@ -15,7 +15,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any, TypeVar
 
@@ -81,7 +81,6 @@ class Facts:
         self.lengths: tuple[Floats, ...] = tuple(np.array(side, dtype=np.float64) for side in index.lengths)
         self.ratings: Floats = np.array(index.ratings)
         self.restraint: Bools = np.array([is_restraint(tier) for tier in index.tiers], dtype=bool)
-        """Rows that the user's history must not decide."""
         self.fact_rows: Bools = np.array([tier == f"{RESTRAINT}/fact" for tier in index.tiers], dtype=bool)
         """Of these, questions with one right answer, whatever the user would like to hear."""
         self.decidable: Bools = self.restraint if self.restraint.all() else ~self.restraint
@@ -290,39 +289,37 @@ def pairwise_accuracy(rows: Rows) -> Estimate | None:
     return rows.share(credit)
 
 
-# --- ratings ---
-def rating_metric(key: str, says: str, **about: Any) -> None:
-    """Declare one of the metrics of `stats.ratings`, averaged over users."""
-
-    def of(rows: Rows) -> Estimate:
-        return ratings.mean_over_users(key, [user[key] for user in rows.by_user.values()])
-
-    about = {"unit": "number", "task": "ratings", "limits": ratings.RANGES[key], **about}
-    METRICS.add(key, Metric(key=key, label=key, says=says, of=of, **about))
+# --- ratings: metrics of `stats.ratings`, averaged over users ---
+def mean_over_users(key: str, rows: Rows) -> Estimate:
+    return ratings.mean_over_users(key, [user[key] for user in rows.by_user.values()])
 
 
-rating_metric("alignment", "1 minus the mean absolute error of scores mapped to the user's own scale")
-rating_metric(
-    "mae",
-    "mean absolute error of scores mapped to the user's own scale by a line fitted on their other rows",
-    better="lower",
-)
-rating_metric(
-    "skill",
-    "1 minus the error relative to that of always predicting the user's mean rating",
-    reference="the user's mean rating: 0",
-)
-rating_metric("spearman", "rank correlation of scores and ratings within a user, averaged over users")
-rating_metric(
-    "concordance",
-    "share of a user's row pairs with different ratings that the scores order in the same way",
-    reference="coin: 0.5",
-)
+OWN_SCALE = "mean absolute error of scores mapped to the user's own scale"
+RATING_METRICS: dict[str, dict[str, Any]] = {
+    "alignment": {"says": f"1 minus the {OWN_SCALE}"},
+    "mae": {"says": f"{OWN_SCALE} by a line fitted on their other rows", "better": "lower"},
+    "skill": {
+        "says": "1 minus the error relative to that of always predicting the user's mean rating",
+        "reference": "the user's mean rating: 0",
+    },
+    "spearman": {"says": "rank correlation of scores and ratings within a user, averaged over users"},
+    "concordance": {
+        "says": "share of a user's row pairs with different ratings that the scores order in the same way",
+        "reference": "coin: 0.5",
+    },
+}
+for _key, _about in RATING_METRICS.items():
+    _about |= {
+        "of": partial(mean_over_users, _key),
+        "limits": ratings.RANGES[_key],
+        "unit": "number",
+        "task": "ratings",
+    }
+    METRICS.add(_key, Metric(key=_key, label=_key, **_about))
 
 
 # --- columns → summary.json and users.json ---
 def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[Summary, UserTable]:
-    """What summary.json and users.json hold."""
     license = read_license(config.license) if config.license else None
     facts = Facts(dataset.index, license)
     rows = {cell: Rows(column, facts, config.seed) for cell, column in outcomes.of.items()}
@@ -333,8 +330,7 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
             for result, p in zip(tested, corrected([result.metrics[key] for result in tested]), strict=True):
                 result.metrics[key] = replace(result.metrics[key], p_holm=p)
     about = describe_dataset(dataset)
-    if dataset.index.most_answers > 2:
-        about.chance = dataset.index.chance
+    about.chance = dataset.index.chance if dataset.index.most_answers > 2 else None
     about.restraint = int(facts.restraint.sum())
     if isinstance(dataset.source, VoteSource):
         about.noise_ceiling = dataset.source.retest()
@@ -349,11 +345,18 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
         contrasts=_contrasts(config, rows),
         license=license.sentence() if license else None,
     )
-    users = [
-        UserColumns(model=model, condition=condition, columns=_user_columns(cell, config.task))
-        for (model, condition), cell in rows.items()
-    ]
-    return summary, UserTable(users=facts.user_names, results=users)
+    table, everyone = UserTable(users=facts.user_names, results=[]), range(len(facts.user_names))
+    for (model, condition), cell in rows.items():
+        columns: dict[str, list[float | None]]
+        if config.task == "ratings":
+            keys = ("n", *(key for key, metric in METRICS.items() if metric.task == "ratings"))
+            columns = {key: [cell.by_user.get(code, {}).get(key) for code in everyone] for key in keys}
+        else:
+            means, counts, present = (column.tolist() for column in user_means(cell.credit, facts.users))
+            accuracy, answered = dict(zip(present, means, strict=True)), dict(zip(present, counts, strict=True))
+            columns = {"accuracy": [*map(accuracy.get, everyone)], "n": [answered.get(code, 0) for code in everyone]}
+        table.results.append(UserColumns(model=model, condition=condition, columns=columns))
+    return summary, table
 
 
 def _result(config: EvaluateConfig, model: str, condition: str, rows: Rows) -> PairResult | RatingResult:
@@ -370,17 +373,15 @@ def _result(config: EvaluateConfig, model: str, condition: str, rows: Rows) -> P
     if config.paper:  # what the procedure hides: ties counted as lost, and replies without a verdict counted as "A"
         undecided, judged = int((rows.margin == 0).sum()), bool(column.verdicts)
         about["paper"] = PaperCounts(ties=0 if judged else undecided, unparsed=undecided if judged else 0)
-    return _pair_result(rows, **about) if config.task == "pairs" else _rating_result(rows, **about)
-
-
-def _rating_result(rows: Rows, **about: Any) -> RatingResult:
+    if config.task == "pairs":
+        return _pair_result(rows, **about)
     groups_of = zip(rows.facts.users.tolist(), rows.facts.index.groups, strict=True)
     alignments: dict[str, dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
     for code, groups in {code: groups for code, groups in groups_of if groups}.items():
         for attribute, name in groups.items():
             alignments[attribute][name] += [rows.by_user[code]["alignment"]] if code in rows.by_user else []
     return RatingResult(
-        n=int((~np.isnan(rows.column.score)).sum()),
+        n=int((~np.isnan(column.score)).sum()),
         failed=rows.failed,
         users=len(rows.by_user),
         by_group={
@@ -392,7 +393,6 @@ def _rating_result(rows: Rows, **about: Any) -> RatingResult:
 
 
 def corrected(estimates: Sequence[Tested | Contrast]) -> list[float | None]:
-    """p after Holm's correction over these estimates."""
     return [row["p_holm"] for row in paired.corrected([{"p": e.p, "test": e.test} for e in estimates])]
 
 
@@ -492,13 +492,3 @@ def _contrasts(config: EvaluateConfig, rows: Mapping[tuple[str, str], Rows]) -> 
     for n, p in zip(tested, corrected([contrasts[n] for n in tested]), strict=True):
         contrasts[n] = replace(contrasts[n], p_holm=p)
     return contrasts
-
-
-def _user_columns(rows: Rows, task: str) -> dict[str, list[float | None]]:
-    everyone = range(len(rows.facts.user_names))
-    if task == "ratings":
-        keys = ("n", *(key for key, metric in METRICS.items() if metric.task == "ratings"))
-        return {key: [rows.by_user.get(code, {}).get(key) for code in everyone] for key in keys}
-    means, counts, present = (column.tolist() for column in user_means(rows.credit, rows.facts.users))
-    accuracy, answered = dict(zip(present, means, strict=True)), dict(zip(present, counts, strict=True))
-    return {"accuracy": [*map(accuracy.get, everyone)], "n": [answered.get(code, 0) for code in everyone]}

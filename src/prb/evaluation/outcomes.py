@@ -20,7 +20,6 @@ from prb.types import UNMEASURED, Outcome
 
 NAN = float("nan")
 Cell = tuple[str, str]
-"""Model and condition."""
 REQUIRED = frozenset(Outcome.__dataclass_fields__)
 """What every line has."""
 
@@ -49,7 +48,6 @@ class Column:
     _margins: array[float] = field(default_factory=lambda: array("d"))
     _single_scores: array[float] = field(default_factory=lambda: array("d"))
     verdicts: list[Sequence[str | None]] = field(default_factory=list)
-    """Of each duel, in both orders."""
     biases_cancel: bool = False
     """Whether verdicts have log-odds that were averaged over both orders."""
     several: dict[int, Sequence[Any]] = field(default_factory=dict)
@@ -58,7 +56,6 @@ class Column:
     unmeasured: dict[str, int] = field(default_factory=dict)
     """Rows without an outcome that did not fail either, by reason."""
     trained_rows: int = 0
-    """Rows that the model was trained on."""
     trained_users: set[str] = field(default_factory=set)
     """Users of whom it was trained on some row."""
     _unmeasured_rows: list[int] = field(default_factory=list)
@@ -124,24 +121,19 @@ class Outcomes:
     """All columns of a run. Entry n of every column belongs to pair n."""
 
     def __init__(
-        self, pairs: Sequence[str] | None = None, cells: Iterable[Cell] | None = None, *, details: bool = False
+        self, pairs: Sequence[str] | None = None, cells: Iterable[Cell] = (), *, details: bool = False
     ) -> None:
         """`pairs` and `cells`: what a run consists of, where that is known beforehand."""
-        self.of: dict[Cell, Column] = {cell: Column() for cell in cells or ()}
+        self.of: dict[Cell, Column] = {cell: Column() for cell in cells}
         self.pairs: Sequence[str] = [] if pairs is None else pairs
         self.users: list[str] = []
         self.clusters: list[str] = []
-        self._pairs_known, self._cells_known = pairs is not None, cells is not None
-        self._details = details
+        self._known, self._details = pairs is not None, details
         self._shared: dict[Any, Any] = {}  # the models of a run are shown the same posts and plans
 
     @property
     def models(self) -> list[str]:
         return list(dict.fromkeys(model for model, _ in self.of))
-
-    @property
-    def conditions(self) -> list[str]:
-        return list(dict.fromkeys(condition for _, condition in self.of))
 
     def read(self, line: Mapping[str, Any], where: str) -> None:
         """A line of a file, whoever wrote it: one that `prb evaluate` writes, about the next pair of its column."""
@@ -153,11 +145,11 @@ class Outcomes:
     def add(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
             cell = outcome.model, outcome.condition
-            if self._cells_known and cell not in self.of:
+            if self._known and cell not in self.of:
                 raise ValueError(f"the run has no model {cell[0]!r} under condition {cell[1]!r}")
             column = self.of.setdefault(cell, Column())
             position = len(column)
-            if not self._pairs_known and cell == next(iter(self.of)) and position == len(self.pairs):
+            if not self._known and cell == next(iter(self.of)) and position == len(self.pairs):
                 self.pairs.append(outcome.pair)  # type: ignore[attr-defined]
             if position == len(self.users):
                 self.users.append(outcome.user)

@@ -12,7 +12,6 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -22,7 +21,7 @@ from prb.errors import BadInput, PrbError, Unreachable
 from prb.evaluation.conditions import Built, PlannedRow
 from prb.evaluation.config import EvaluateConfig, Paper
 from prb.hashing import settings_digest
-from prb.llm import LLM, Request, Sampling, make_llm
+from prb.llm import Request, Sampling, make_llm
 from prb.models import MODELS, check_scorer
 from prb.models.baselines import wish_for_brevity
 from prb.models.judge import read_template
@@ -76,11 +75,6 @@ def judge_prompt(path: Path | None) -> tuple[Turn, ...]:
     return Turn("system", system.strip()), Turn("user", read_template(user, names, SLOTS).strip())
 
 
-def rows_of_subsets(subsets: Sequence[tuple[str, int]]) -> list[int]:
-    """How many rows each subset has, in order."""
-    return [len(list(group)) for _, group in groupby(subsets, key=lambda row: row[0])]
-
-
 def paper_orders(subsets: Sequence[tuple[str, int]]) -> list[bool]:
     """Whether chosen is A: one draw per row in file order, from a generator seeded anew for each subset."""
     generator = random.Random(SEED)  # noqa: S311
@@ -89,18 +83,40 @@ def paper_orders(subsets: Sequence[tuple[str, int]]) -> list[bool]:
 
 
 class PaperScoring:
-    """The scalar evaluator: chosen and rejected of each row, eight texts per batch."""
+    """The scalar evaluator: a tokenizer and a classification head, chosen and rejected of each row, eight texts per
+    batch."""
 
-    def __init__(self, name: str, head: Classifier) -> None:
-        self.name, self._head = name, head
-        self.called = CalledModel(name, self._scores, head.fingerprint)
+    def __init__(self, name: str, spec: Spec) -> None:
+        from prb.engine.load import load as load_checkpoint
+
+        arguments = MODELS.check(spec)
+        path = arguments["path"]
+        checkpoint = load_checkpoint(path, "classifier", replace(arguments["loading"], dtype="bf16"))
+        self._tokenizer, self._model = checkpoint.tokenizer, checkpoint.model
+        if not self._tokenizer.chat_template:
+            raise BadInput(f"{path} has no chat template, so the paper's script cannot score it")
+        if not checkpoint.came_with_padding:
+            raise BadInput(f"{path} has no padding token, so the paper's script cannot score it")
+        self.name = name
+        self.called = CalledModel(name, self._answer, f"paper-{checkpoint.fingerprint}")
         self._start = self.called.key_start()
 
-    def _scores(self, texts: Sequence[str]) -> list[float]:
-        return [score for part in chunks(texts, BATCH) for score in self._head.scores(part)]
+    def _answer(self, texts: Sequence[str]) -> list[float]:
+        """One logit as it is; of several the last softmax probability, row by row and in the model's own dtype."""
+        import torch
+
+        settings = {"padding": True, "truncation": True, "max_length": MAX_LENGTH, "return_tensors": "pt"}
+        device, scores = self._model.get_input_embeddings().weight.device, list[float]()
+        for batch in chunks(texts, BATCH):
+            with torch.inference_mode():
+                rows = self._model(**self._tokenizer(batch, **settings).to(device)).logits
+                scores += [float(row[0] if len(row) == 1 else torch.softmax(row, dim=-1)[-1]) for row in rows]
+        return scores
 
     def plan_row(self, item: Item, cluster: str, condition: ConditionName, plans: Mapping[str, object]) -> PlannedRow:  # noqa: ARG002
-        texts = [self._head.template(item.question, answer) for answer in item.answers]
+        asked = {"role": "user", "content": item.question}
+        chats = [[asked, {"role": "assistant", "content": answer}] for answer in item.answers]
+        texts = [str(self._tokenizer.apply_chat_template(chat, tokenize=False)) for chat in chats]
         # by row: what a text scores depends on its batch, so none may be left out of it
         calls = tuple(Call(call_key(self._start, item.id, str(n), text), text) for n, text in enumerate(texts))
         return PlannedRow(item, cluster, condition, Built(Query(question=item.question)), calls)
@@ -110,18 +126,18 @@ class PaperScoring:
         if failures := [reply.failure for reply in replied if reply.failure]:
             raise PrbError(f"{row.item.id}: {failures[0]}; the paper's procedure has no place for it")
         chosen, rejected = (float(reply.value) for reply in replied)  # type: ignore[arg-type]
-        margin = chosen - rejected
-        return _outcome(self.name, row, float(margin > 0), scores=(chosen, rejected), margin=margin)
+        won, margin = float(chosen > rejected), chosen - rejected
+        return Outcome(model=self.name, scores=(chosen, rejected), credit=won, margin=margin, **row.about)
 
 
 class PaperJudging:
     """The generative evaluator: one order per row, drawn before anything is asked."""
 
-    def __init__(
-        self, name: str, llm: LLM, prompt: tuple[Turn, ...], chosen_is_a: dict[str, bool], masked: bool
-    ) -> None:
-        self.name, self._prompt, self._chosen_is_a, self._masked = name, prompt, chosen_is_a, masked
-        fingerprint = f"paper-{llm.fingerprint}-{settings_digest(prompt)}"
+    def __init__(self, name: str, spec: Spec, config: EvaluateConfig, chosen_is_a: Mapping[str, bool]) -> None:
+        llm = make_llm(spec.options["llm"])
+        self.name, self._chosen_is_a, self._masked = name, chosen_is_a, config.masks(llm)
+        self._prompt = judge_prompt(config.paper.prompt if config.paper else None)
+        fingerprint = f"paper-{llm.fingerprint}-{settings_digest(self._prompt)}"
         self.called = CalledModel(name, llm.complete, fingerprint, llm.remote)
         self._start = self.called.key_start()
 
@@ -142,10 +158,16 @@ class PaperJudging:
         verdict, chosen_is_a = paper_verdict(text), self._chosen_is_a[item.id]
         won = float((verdict or "A") == ("A" if chosen_is_a else "B"))
         choice = "second" if verdict == "B" else "first"
-        verdicts = (choice, None) if chosen_is_a else (None, choice)
-        margin = won - 0.5 if verdict else 0.0
-        used = {"text": (text,), "tokens": reply.tokens, "cost": reply.cost}
-        return _outcome(self.name, row, won, verdicts=verdicts, margin=margin, **used)
+        return Outcome(
+            model=self.name,
+            verdicts=(choice, None) if chosen_is_a else (None, choice),
+            credit=won,
+            margin=won - 0.5 if verdict else 0.0,
+            text=(text,),
+            tokens=reply.tokens,
+            cost=reply.cost,
+            **row.about,
+        )
 
 
 def paper_verdict(text: str) -> str | None:
@@ -153,54 +175,6 @@ def paper_verdict(text: str) -> str | None:
     reply = text.rsplit("</think>", maxsplit=1)[-1].replace('"', "").replace("*", "").lower()
     verdict = reply.partition("result:")[2].strip()[:1].upper()
     return verdict if verdict in ("A", "B") else None
-
-
-def _outcome(model: str, row: PlannedRow, won: float, **about: Any) -> Outcome:
-    about |= {"pair": row.item.id, "user": row.item.user, "cluster": row.cluster, "condition": row.condition}
-    return Outcome(model=model, credit=won, **about)
-
-
-def paper_scoring(
-    config: EvaluateConfig, name: str, text: str, ids: Sequence[str], subsets: Sequence[tuple[str, int]]
-) -> PaperScoring | PaperJudging:
-    """The evaluator for the spec `text`, called `name` in outcomes."""
-    spec = Spec.parse(text)
-    if spec.name == "classifier":
-        return PaperScoring(name, Classifier(spec))
-    llm, prompt = make_llm(spec.options["llm"]), judge_prompt(config.paper.prompt if config.paper else None)
-    orders = dict(zip(ids, paper_orders(subsets), strict=True))
-    return PaperJudging(name, llm, prompt, orders, config.masks(llm))
-
-
-class Classifier:
-    """A tokenizer and a classification head: one padded batch of texts in, one score per text out."""
-
-    def __init__(self, spec: Spec) -> None:
-        from prb.engine.load import load as load_checkpoint
-
-        arguments = MODELS.check(spec)
-        path = arguments["path"]
-        checkpoint = load_checkpoint(path, "classifier", replace(arguments["loading"], dtype="bf16"))
-        self.fingerprint = f"paper-{checkpoint.fingerprint}"
-        self._tokenizer, self._model = checkpoint.tokenizer, checkpoint.model
-        if not self._tokenizer.chat_template:
-            raise BadInput(f"{path} has no chat template, so the paper's script cannot score it")
-        if not checkpoint.came_with_padding:
-            raise BadInput(f"{path} has no padding token, so the paper's script cannot score it")
-
-    def template(self, question: str, answer: str) -> str:
-        turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        return str(self._tokenizer.apply_chat_template(turns, tokenize=False))
-
-    def scores(self, texts: Sequence[str]) -> list[float]:
-        """One logit as it is; of several the last softmax probability, row by row and in the model's own dtype."""
-        import torch
-
-        settings = {"padding": True, "truncation": True, "max_length": MAX_LENGTH, "return_tensors": "pt"}
-        inputs = self._tokenizer(list(texts), **settings).to(self._model.get_input_embeddings().weight.device)
-        with torch.inference_mode():
-            rows = self._model(**inputs).logits
-            return [float(row[0] if len(row) == 1 else torch.softmax(row, dim=-1)[-1]) for row in rows]
 
 
 class PersonalizedReward(TypedDict):

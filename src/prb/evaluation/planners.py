@@ -116,7 +116,6 @@ class LLMPlanner:
     ) -> None:
         self._model, self._sampling, self.remote = model, Sampling(max_tokens=max_tokens), model.remote
         self._template, self._aspects, self._posts = load(prompt), aspects, posts
-        self._rank = RANKERS["embedding"]
         settings = (load("material"), self._template, REMINDER, aspects, posts, max_tokens)
         self.fingerprint = f"llm-{settings_digest(settings)}-{model.fingerprint}"
 
@@ -128,9 +127,27 @@ class LLMPlanner:
         contents = [tuple(self.content(query)) for query in queries]
         distinct = dict(zip(reversed(contents), reversed(queries), strict=True))
         known = {content: query for content, query in distinct.items() if query.posts or query.choices}
-        prompts = [self._prompt(query) for query in known.values()]
+        prompts, rank, most = [], RANKERS["embedding"], self._posts
+        for query in known.values():
+            nearest = top_choices(query.question, (), query.choices, rank, k=most).positions
+            prompts.append(
+                with_material(
+                    self._template,
+                    posts=quoted_history(
+                        top_posts(query.question, query.posts, rank, k=most).posts,
+                        [query.choices[n] for n in nearest],
+                    ),
+                    question=quoted_question(query),
+                    count="one point" if self._aspects == 1 else f"{self._aspects} points",
+                )
+            )
+
+        def read(reply: Completion) -> Plan | None:
+            aspects = [] if reply.truncated else entries(reply.text)
+            return tuple(aspects[: self._aspects]) if 1 <= len(aspects) <= MOST else None
+
         missing = "no list of aspects"
-        replies = ask(self._model, prompts, self._read, sampling=self._sampling, reminder=REMINDER, missing=missing)
+        replies = ask(self._model, prompts, read, sampling=self._sampling, reminder=REMINDER, missing=missing)
         inferred = dict(zip(known, replies, strict=True))
         plans = [inferred.get(content) for content in contents]
         return [() if plan is None else plan if isinstance(plan, Failure) else plan.value for plan in plans]
@@ -139,20 +156,6 @@ class LLMPlanner:
         """All that the plan depends on."""
         posts, choices = [post.text for post in query.posts], map(choice_text, query.choices)
         return [*(turn.text for turn in query.context), query.question, *posts, *choices]
-
-    def _prompt(self, query: Query) -> str:
-        shown = top_posts(query.question, query.posts, self._rank, k=self._posts).posts
-        nearest = top_choices(query.question, (), query.choices, self._rank, k=self._posts).positions
-        return with_material(
-            self._template,
-            posts=quoted_history(shown, [query.choices[n] for n in nearest]),
-            question=quoted_question(query),
-            count="one point" if self._aspects == 1 else f"{self._aspects} points",
-        )
-
-    def _read(self, reply: Completion) -> Plan | None:
-        aspects = [] if reply.truncated else entries(reply.text)
-        return tuple(aspects[: self._aspects]) if 1 <= len(aspects) <= MOST else None
 
 
 def entries(text: str) -> list[str]:

@@ -12,14 +12,13 @@ is not told who asks.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import islice, product
+from functools import partial
+from itertools import groupby, islice, product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from prb import __version__
 from prb.config import ConditionName, OutputConfig, Place, PositionalWords, config
@@ -30,7 +29,7 @@ from prb.evaluation.conditions import Built, PlannedRow, QueryBuilder
 from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig, check_requirements
 from prb.evaluation.metrics import summarize
 from prb.evaluation.outcomes import Outcomes
-from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
+from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_orders
 from prb.evaluation.planners import PLANNERS, Plan, Planner
 from prb.hashing import draw, short_digest
 from prb.hooks import Batch, Hooks, RunResult, RunStart
@@ -116,7 +115,8 @@ def evaluate(
         config = replace(config, condition=applicable)
     for note in (*METRICS.problems, *dataset.notes):
         progress.note(note)
-    job = Job(config, dataset, planner, models, listeners, progress)
+    subsets = list(dataset.subsets()) if config.paper else []
+    job = Job(config, dataset, subsets, planner, models, listeners, progress)
     folder = config.folder(Path(config.dataset).name, dataset.fingerprint)
     while True:
         try:
@@ -153,19 +153,14 @@ def identity(config: EvaluateConfig, dataset: Dataset, planner: str) -> dict[str
 
 @dataclass
 class Job:
-    """One evaluation, in whichever folder."""
-
     config: EvaluateConfig
     dataset: Dataset
+    subsets: Sequence[tuple[str, int]]
+    """For each row, its subset and its number there, as the paper's scripts need them; empty under our protocol."""
     planner: Planner
     models: Mapping[str, RewardModel]
     hooks: Hooks
     progress: Progress
-
-    @cached_property
-    def subsets(self) -> list[tuple[str, int]]:
-        """For each row, its subset and its number there, as the paper's scripts need them; empty under our protocol."""
-        return list(self.dataset.subsets()) if self.config.paper else []
 
     def run(self, folder: Path) -> Finished:
         config, dataset = self.config, self.dataset
@@ -196,7 +191,12 @@ class Job:
         """A model of this run, once its weights are known to be those that the folder has replies of."""
         config, models = self.config, self.models
         if config.paper:
-            paper = paper_scoring(config, name, spec, self.dataset.index.ids, self.subsets)
+            parsed, ids = Spec.parse(spec), self.dataset.index.ids
+            paper: PaperScoring | PaperJudging
+            if parsed.name == "classifier":
+                paper = PaperScoring(name, parsed)
+            else:
+                paper = PaperJudging(name, parsed, config, dict(zip(ids, paper_orders(self.subsets), strict=True)))
             run.confirm_model(name, paper.called.identity)
             return paper
         make = partial(given, models[name]) if name in models else partial(make_model, spec)
@@ -211,12 +211,10 @@ class Job:
             return RecordedOutcomes(name, model)
         trained = {"trained_on": trained_on(model, spec), "count_trained": config.trained == "count"}
         builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed, **trained)
-        if isinstance(model, Scorer):
-            return ScorerOutcomes(name, model, builder, from_caller=name in models)
-        if config.task == "ratings":
+        if config.task == "ratings" and not isinstance(model, Scorer):
             raise BadInput(f"{name!r} only compares answers; ratings need a model that scores them")
         both = config.orders == "both"
-        return ComparerOutcomes(name, model, builder, both_orders=both, seed=config.seed, from_caller=name in models)
+        return AskedOutcomes(name, model, builder, both_orders=both, seed=config.seed, from_caller=name in models)
 
     def ask(self, evaluator: Evaluator, replies: Replies, breaker: Breaker) -> Iterator[list[Outcome]]:
         """The outcomes of a model, batch by batch, all conditions of a batch together."""
@@ -226,8 +224,9 @@ class Job:
 
         def plan() -> Iterator[tuple[list[PlannedRow], list[Call]]]:
             of_dataset = zip(self.dataset, self.dataset.index.clusters, strict=True)
-            for of_subset in rows_of_subsets(self.subsets) or [total]:  # no batch has rows of two subsets of the paper
-                for items in chunks(islice(of_dataset, of_subset), self.config.batch):
+            of_subsets = [len(list(rows)) for _, rows in groupby(self.subsets, key=lambda row: row[0])]
+            for size in of_subsets or [total]:  # no batch has rows of two subsets of the paper
+                for items in chunks(islice(of_dataset, size), self.config.batch):
                     plans: Mapping[str, Plan | Failure] = {}
                     if any(CONDITIONS[c].planned for c in conditions) and isinstance(evaluator, AskedOutcomes):
                         plans = evaluator.builder.plans([item for item, _ in items], replies, breaker)
@@ -272,16 +271,23 @@ def writing_outcomes(folder: Path) -> Iterator[Callable[[bytes], None]]:
 
 
 # --- rows through one model: which calls a row makes, and the outcome that follows from the replies ---
-class AskedOutcomes(ABC):
-    """From rows to calls, and from replies to outcomes; subclasses say what a model is asked and what that is worth."""
-
-    method: ClassVar[str]  # of the model
+class AskedOutcomes:
+    """A scorer is asked about every answer, a comparer about every right one against every wrong one: in both orders,
+    or in one that is drawn by a hash of the pair, so that subsets and reruns agree."""
 
     def __init__(
-        self, name: str, model: Scorer | Comparer, builder: QueryBuilder, *, from_caller: bool = False
+        self,
+        name: str,
+        model: Scorer | Comparer,
+        builder: QueryBuilder,
+        *,
+        both_orders: bool = True,
+        seed: int = 0,
+        from_caller: bool = False,
     ) -> None:
-        self.name, self.builder = name, builder
-        self.called = CalledModel.of(name, model, self.method, from_caller=from_caller)
+        self.name, self.builder, self._both, self._seed = name, builder, both_orders, seed
+        self._scores = isinstance(model, Scorer)
+        self.called = CalledModel.of(name, model, "score" if self._scores else "prefer", from_caller=from_caller)
         self._start = self.called.key_start()
 
     def plan_row(
@@ -289,19 +295,42 @@ class AskedOutcomes(ABC):
     ) -> PlannedRow:
         """`plans` holds what was inferred about the user of each row, for conditions that are `planned`."""
         built = self.builder.build(item, condition, plans.get(item.id))
-        asks = () if isinstance(built, Failure) else self._asks(item, built.query)
+        asks: Sequence[Ask | Duel] = ()
+        if isinstance(built, Built) and self._scores:
+            asks = [Ask(built.query, answer) for answer in item.answers]
+        elif isinstance(built, Built):
+            asks = [Duel(built.query, *duel) for duel in self._duels(item) if duel]
         return PlannedRow(item, cluster, condition, built, tuple(calls_of(self._start, asks)))
+
+    def _duels(self, item: Item) -> list[tuple[str, str] | None]:
+        """With the right answer first, then with the wrong one first; `None` is an order that is not asked."""
+        assert isinstance(item, Pair)
+        duels: list[tuple[str, str] | None] = []
+        for n, (right, wrong) in enumerate(product(item.answers[: item.n_best], item.answers[item.n_best :])):
+            right_first = draw(self._seed, f"{item.id}#{n}" if n else item.id, bits=8) % 2 == 0
+            duels.append((right, wrong) if self._both or right_first else None)
+            duels.append((wrong, right) if self._both or not right_first else None)
+        return duels
 
     def outcome(self, row: PlannedRow, replies: Replies) -> Outcome:
         built = row.built if isinstance(row.built, Built) else Built(Query(question=""))
         replied = [replies.take(call.key) for call in row.calls]
         failed = [failure for reply in replied if (failure := reply.as_failure)]
         failure = row.built if isinstance(row.built, Failure) else gravest(failed) if failed else None
+        answers: dict[str, Any] = {}
+        if self._scores:
+            answers["scores"] = tuple([r.value if isinstance(r.value, float) else None for r in replied]) or None
+        else:
+            left = iter(replied)
+            in_both = [next(left) if duel else Reply() for duel in (self._duels(row.item) if replied else ())]
+            answers["verdicts"] = tuple(reply.value if isinstance(reply.value, str) else None for reply in in_both)
+            log_odds = tuple(reply.log_odds for reply in in_both)
+            answers["log_odds"] = log_odds if any(odds is not None for odds in log_odds) else None
         return derive_outcome(
             self.name,
             row,
             failure,
-            **self._judged(row.item, replied),
+            **answers,
             post_ids=tuple([post.id for post in built.query.posts]),
             choices=built.choices,
             leaks=built.leaks,
@@ -313,63 +342,6 @@ class AskedOutcomes(ABC):
             text=tuple([text for reply in replied for text in reply.text]),
             seen="row" if failure and failure.reason == TRAINED else built.seen,
         )
-
-    @abstractmethod
-    def _asks(self, item: Item, query: Query) -> Sequence[Ask | Duel]: ...
-
-    @abstractmethod
-    def _judged(self, item: Item, replied: Sequence[Reply]) -> dict[str, Any]:
-        """`scores`, or `verdicts` and `log_odds`, as an `Outcome` has them."""
-
-
-class ScorerOutcomes(AskedOutcomes):
-    """Outcomes of a scorer: one number per answer."""
-
-    method = "score"
-
-    def _asks(self, item: Item, query: Query) -> Sequence[Ask]:
-        return [Ask(query, answer) for answer in item.answers]
-
-    def _judged(self, item: Item, replied: Sequence[Reply]) -> dict[str, Any]:  # noqa: ARG002
-        scores = tuple([reply.value if isinstance(reply.value, float) else None for reply in replied])
-        return {"scores": scores or None}
-
-
-class ComparerOutcomes(AskedOutcomes):
-    """Outcomes of a comparer: every right answer against every wrong one, in both orders or in one drawn by hash."""
-
-    method = "prefer"
-
-    def __init__(
-        self, name: str, model: Comparer, builder: QueryBuilder, *, both_orders: bool, seed: int, **about: bool
-    ) -> None:
-        super().__init__(name, model, builder, **about)
-        self._both, self._seed = both_orders, seed
-
-    def _orders(self, item: Item, duel: int) -> tuple[bool, ...]:
-        """For each order that is asked, whether the right answer stands first. A single one is fixed by the pair, so
-        that subsets and reruns agree."""
-        if self._both:
-            return True, False
-        return (draw(self._seed, f"{item.id}#{duel}" if duel else item.id, bits=8) % 2 == 0,)
-
-    def _asks(self, item: Item, query: Query) -> Sequence[Duel]:
-        assert isinstance(item, Pair)
-        duels = enumerate(product(item.answers[: item.n_best], item.answers[item.n_best :]))
-        return [
-            Duel(query, right, wrong) if right_first else Duel(query, wrong, right)
-            for n, (right, wrong) in duels
-            for right_first in self._orders(item, n)
-        ]
-
-    def _judged(self, item: Item, replied: Sequence[Reply]) -> dict[str, Any]:
-        in_both: list[Reply | None] = []
-        for n, of_duel in enumerate(chunks(replied, 2 if self._both else 1)):
-            by_order = dict(zip(self._orders(item, n), of_duel, strict=True))
-            in_both += (by_order.get(True), by_order.get(False))
-        verdicts = tuple(reply.value if reply and isinstance(reply.value, str) else None for reply in in_both)
-        log_odds = tuple(reply.log_odds if reply else None for reply in in_both)
-        return {"verdicts": verdicts, "log_odds": log_odds if any(odds is not None for odds in log_odds) else None}
 
 
 class RecordedOutcomes:
@@ -411,7 +383,7 @@ class RecordedOutcomes:
         )
 
 
-Evaluator = ScorerOutcomes | ComparerOutcomes | RecordedOutcomes | PaperScoring | PaperJudging
+Evaluator = AskedOutcomes | RecordedOutcomes | PaperScoring | PaperJudging
 
 
 def derive_outcome(
@@ -433,11 +405,7 @@ def derive_outcome(
             earned = credit_of_verdicts(verdicts, log_odds, item.n_best)
     without_evidence = isinstance(item, Pair) and item.tier == NO_EVIDENCE
     return Outcome(
-        pair=item.id,
-        user=item.user,
-        cluster=row.cluster,
         model=model,
-        condition=row.condition,
         scores=scores,
         verdicts=verdicts,
         log_odds=log_odds,
@@ -445,6 +413,7 @@ def derive_outcome(
         margin=earned.margin if earned else None,
         failure=str(failure) if failure else None,
         failure_kind=failure.kind if failure else None,
+        **row.about,
         **about,
     )
 

@@ -47,7 +47,6 @@ class Recipe(NamedTuple):
     lam: float
     """λ of generalized advantage estimation."""
     value_clip: float
-    """Clip range of a value in one update."""
     separate_critic: bool
     """A value head on a second copy of the model instead of on the policy's own last layer."""
     whiten_rewards: bool
@@ -72,9 +71,7 @@ class Verl:
     """The options of `--engine verl?gpus=8&nodes=2`."""
 
     gpus: Count = 1
-    """GPUs per machine."""
     nodes: Count = 1
-    """Number of machines."""
     rollout: Literal["vllm", "sglang"] = "vllm"
     """The inference engine that samples answers."""
     url: str = "http://127.0.0.1:8300"
@@ -190,7 +187,6 @@ class CurveRow:
     kl: float
     """Nats away from the reference per answer."""
     length: float
-    """Tokens per answer."""
     entropy: float
     policy_loss: float
     value_loss: float
@@ -198,7 +194,6 @@ class CurveRow:
     grad_norm: float
     samples: int
     failed: int
-    """Answers without a reward."""
     truncated: int
     cut: int
     """Prompts that were cut to fit."""
@@ -262,8 +257,6 @@ class TrainingSummary(Struct, frozen=True, kw_only=True):
 
 
 class PpoSummary(Struct, frozen=True, kw_only=True):
-    """The content of `summary.json`."""
-
     prb: str = __version__
     dataset: DatasetAbout
     condition: str

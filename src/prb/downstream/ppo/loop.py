@@ -56,7 +56,7 @@ from prb.downstream.ppo.policy import (
     run,
 )
 from prb.errors import PrbError
-from prb.grading import GRADERS, Grader, GraderAbout, answered, as_line
+from prb.grading import GRADERS, Grader, GraderAbout, answered, as_line, grade_answers
 from prb.hashing import draw
 from prb.llm import Request, Sampling
 from prb.models import MODELS, check_scorer, execution_of
@@ -76,7 +76,6 @@ EPSILON = 1e-8
 ADAM_EPSILON = 1e-6
 """With torch's default of 1e-8, parameters with almost no gradient would take full steps."""
 VALUE_WEIGHT = 0.1
-"""Weight of the value loss."""
 MAX_FAILED = 0.05
 """A larger share of answers without a reward stops the run …"""
 MIN_COUNTED = 20
@@ -145,7 +144,6 @@ class Rollout(NamedTuple):
 
     tokens: TokenBatch
     scores: Tensor
-    """Rewards; 0 where there is none."""
     scored: Tensor
     """1 where there is a reward."""
     truncated: int
@@ -171,7 +169,6 @@ class Trainer:
         self.config, self.prompts, self.model, self.learner, self.steps = config, prompts, model, learner, steps
         self.done = 0
         self.piece = min(config.minibatch, config.per_pass)
-        """Answers per forward pass."""
         self.device = learner.checkpoint.model.device
         self.net = learner.net.to(self.device).eval()  # with dropout, a token's probability would depend on the pass
         learner.reference.to(self.device)
@@ -215,7 +212,8 @@ class Trainer:
             BLANK if isinstance(answer, Failure) or isinstance(reward, Failure) else answer
             for answer, reward in zip(answers, rewards, strict=True)
         ]
-        tokens = pad_batch([a.prompt for a in kept], [a.tokens for a in kept]).to(self.device)
+        padded = pad_batch([a.prompt for a in kept], [a.tokens for a in kept])
+        tokens = TokenBatch(*(tensor.to(self.device) for tensor in padded))
         scored = torch.tensor([float(a is not BLANK) for a in kept], device=self.device)
         return Rollout(
             tokens=tokens._replace(mask=tokens.mask * scored[:, None]),
@@ -393,8 +391,9 @@ class HeldOut:
                 for pair, item in items.items()
                 if isinstance(item, Pair) and item.rubric
             }
-            ungraded = Failure("no rubric to grade by")
-            grades = {**{(pair, 0): ungraded for pair in items}, **self.asking.grade(self.grader[0], gradable)}
+            asking, ungraded = self.asking, Failure("no rubric to grade by")
+            graded = grade_answers(self.grader[0], gradable, asking.replies, asking.breaker, asking.progress)
+            grades = {**{(pair, 0): ungraded for pair in items}, **graded}
         return [
             {
                 "stage": stage,

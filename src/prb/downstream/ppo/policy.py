@@ -137,7 +137,6 @@ class Policy(Transformers):
     _forbid_empty = False
 
     def write(self, requests: Sequence[Request | Failure]) -> list[Answer | Failure]:
-        """One answer per request; a failure stays one."""
         rows = [request if isinstance(request, Failure) else self.begin(request) for request in requests]
         waiting = {n: row for n, row in enumerate(rows) if isinstance(row, Row)}
         self._forbid_empty = True
@@ -182,13 +181,6 @@ class TokenBatch(NamedTuple):
     attention: Tensor
     mask: Tensor
     """1 for the tokens of answers, 0 for padding; only the columns of answers."""
-
-    @property
-    def answers(self) -> Tensor:
-        return self.ids[:, -self.mask.shape[1] :]
-
-    def to(self, device: torch.device) -> TokenBatch:
-        return TokenBatch(*(tensor.to(device) for tensor in self))
 
     def rows(self, rows: Tensor) -> TokenBatch:
         """Some of the rows, without columns that are padding in all of them."""
@@ -244,7 +236,8 @@ class ActorCritic(torch.nn.Module):
         logp = torch.log_softmax(logits, dim=-1)
         with torch.no_grad():
             entropy = -(logp.exp() * logp).sum(-1)
-        return logp.gather(2, batch.answers[..., None]).squeeze(-1), entropy
+        answers = batch.ids[:, -batch.mask.shape[1] :, None]
+        return logp.gather(2, answers).squeeze(-1), entropy
 
 
 def run(lm: Any, batch: TokenBatch, *, states: bool = False) -> tuple[Tensor, Any]:
@@ -264,8 +257,6 @@ def inputs(model: Any, batch: TokenBatch) -> dict[str, Tensor]:
 
 @dataclass
 class Learner:
-    """A policy with everything its training needs."""
-
     checkpoint: Checkpoint
     policy: Policy
     net: ActorCritic
