@@ -11,7 +11,7 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.evaluation_results import Evaluation, comparison, evaluation_table, verdict, verdict_table
+from prb.reporting.evaluation_results import Comparison, Evaluation, evaluation_table, verdict, verdict_table
 from prb.reporting.format import Table, layout
 from prb.summary import Contrast, Summary
 from prb.types import Estimate, Failure
@@ -212,7 +212,8 @@ def comparison_row(**changes: Any) -> dict[str, Any]:
 
 def test_a_comparison_is_a_table_with_its_doubts() -> None:
     rows = [comparison_row(), comparison_row(value=None, low=None, high=None, p=None, p_holm=None, only_in_one=7)]
-    table = comparison({"a": "x", "b": "y", "same_data": False, "comparisons": rows})
+    content = {"a": "x", "b": "y", "same_data": False, "comparisons": rows}
+    table = Comparison(Path(), content).tables()[0]
     assert table.rows[0] == (
         "profile", "a", "b", "75.0", "50.0", "+25.0***", "[+10.0, +40.0]", "<0.001", "<0.001", "30.0", "40", "2"
     )  # fmt: skip
@@ -233,7 +234,8 @@ def test_a_comparison_is_a_table_with_its_doubts() -> None:
 )
 def test_a_comparison_says_which_model_is_better_for_these_users(changes: dict[str, Any], says: str) -> None:
     rows = [comparison_row(**changes), comparison_row(condition="none")]
-    assert comparison({"a": "x", "b": "y", "same_data": True, "comparisons": rows}).lead == (says,)
+    content = {"a": "x", "b": "y", "same_data": True, "comparisons": rows}
+    assert Comparison(Path(), content).tables()[0].lead == (says,)
 
 
 def test_so_few_users_that_nothing_can_be_significant_are_named(found: Callable[..., Evaluation]) -> None:
