@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import convert, to_builtins
 
@@ -163,10 +163,6 @@ class Standing:
     failed: int
 
     @property
-    def measured(self) -> bool:
-        return self.control.value is not None
-
-    @property
     def says(self) -> Literal["personalizes", "reversed", "not shown", "not measured"]:
         if self.control.value is None:
             return "not measured"
@@ -189,8 +185,9 @@ class Conclusion:
     """Models that do not read the history and whose verdicts did not depend on the history."""
 
     @property
-    def measured(self) -> tuple[Standing, ...]:
-        return tuple(standing for standing in self.standings if standing.measured)
+    def measured(self) -> bool:
+        """Whether the control of any model was."""
+        return any(standing.control.value is not None for standing in self.standings)
 
     def __str__(self) -> str:
         return "\n".join((self.headline, *self.sentences, self.size))
@@ -213,8 +210,9 @@ def verdict(summary: Summary, references: Collection[str] | None = None) -> Conc
     blind = [s for s in standings if s.model in references and s.control.value == 0 and s.control.test == UNTESTED]
     if len(blind) == len(standings) or summary.dataset.only_restraint:
         blind = []
-    ranked = sorted((s for s in standings if s not in blind), key=lambda s: (not s.measured, -(s.control.value or 0)))
-    measured = [standing for standing in ranked if standing.measured]
+    ranked = sorted(standings, key=lambda s: (s.control.value is None, -(s.control.value or 0)))
+    ranked = [standing for standing in ranked if standing not in blind]
+    measured = [standing for standing in ranked if standing.control.value is not None]
     sentences: list[str] = []
     if not measured:
         own_history, another = METRICS["control"].needs
@@ -330,8 +328,7 @@ def verdict_table(summary: Summary, conclusion: Conclusion) -> Table:
     return Table(conclusion.headline, columns, tuple(rows), tuple(notes))
 
 
-@dataclass(frozen=True)
-class Spoiled:
+class Spoiled(NamedTuple):
     """What the user's history spoils where it must not decide: against no history, or where that was not run, against
     another user's."""
 
@@ -339,21 +336,17 @@ class Spoiled:
     """Of the rows."""
     test: Contrast
     """The difference in accuracy."""
-
-    @property
-    def says(self) -> str:
-        if self.test.value is None:
-            return "not measured"
-        if not significant(self.test.p_holm):
-            return "○ not shown"
-        return "▽ misapplies" if self.test.value < 0 else "● resists"
+    says: str
 
 
 def _spoiled(summary: Summary, model: str) -> Spoiled:
     kinds = ("misapplication", "gain") if "none" in summary.conditions else ("misapplication_control", "control")
     contrasts = summary.contrasts_of(model)
     share, test = (contrasts.get(kind) or Contrast(model=model, kind=kind) for kind in kinds)
-    return Spoiled(share, test)
+    says = "○ not shown" if test.value is not None else "not measured"
+    if test.value is not None and significant(test.p_holm):
+        says = "▽ misapplies" if test.value < 0 else "● resists"
+    return Spoiled(share, test, says)
 
 
 def restraint_table(summary: Summary, conclusion: Conclusion) -> Table:

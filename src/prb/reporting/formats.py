@@ -11,7 +11,6 @@ import datetime
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -23,7 +22,6 @@ from pydantic import AfterValidator, Field
 
 from prb import __version__
 from prb.config import Name, OutputConfig, Place, Positional, config
-from prb.data.load import Dataset
 from prb.errors import BadInput, explain_import, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.hashing import digest
@@ -33,7 +31,7 @@ from prb.reporting.evaluation_results import numbers_table
 from prb.reporting.format import as_csv, distinct, table_of
 from prb.reporting.gather import EvaluationRun, dataset_of, explain_damage, inside, kind_of, read_run
 from prb.runs import OUTCOMES, read_lines, write_bytes
-from prb.summary import METRICS, Contrast, DatasetSummary, Metric, PairResult, Summary, UserTable, short_name
+from prb.summary import METRICS, Contrast, DatasetSummary, Metric, PairResult, UserTable, short_name
 from prb.types import Estimate, Item, Outcome, Pair
 
 BENCHMARK = "personalized-rewardbench"
@@ -88,27 +86,18 @@ class ExportedRun:
 
     options: ExportOptions
     evaluation: EvaluationRun
-    dataset: Dataset | None
-    """With its texts, if they may be exported and are still there."""
-
-    @property
-    def summary(self) -> Summary:
-        return self.evaluation.summary
+    items: Mapping[str, Item]
+    """Rows of the dataset by id, if their texts may be exported and are still there."""
 
     @property
     def about(self) -> DatasetSummary:
-        return self.summary.dataset
+        return self.evaluation.summary.dataset
 
     @property
     def day(self) -> datetime.datetime:
         """Midnight (UTC) of the day that was told, else of today."""
         day = self.options.date or datetime.datetime.now(datetime.UTC).date()
         return datetime.datetime(day.year, day.month, day.day, tzinfo=datetime.UTC)
-
-    @cached_property
-    def items(self) -> Mapping[str, Item]:
-        """Rows of the dataset by id; empty without texts."""
-        return {item.id: item for item in self.dataset} if self.dataset else {}
 
     @property
     def models(self) -> dict[str, str]:
@@ -130,11 +119,11 @@ class ExportedRun:
     def estimates(self, model: str) -> Iterator[tuple[str, Metric, Estimate | Contrast]]:
         """The numbers of a model that have a value and rest on a number of rows, contrasts included, each with its
         condition."""
-        for result in self.summary.results:
+        for result in self.evaluation.summary.results:
             for key, value in result.metrics.items() if result.model == model else ():
                 if isinstance(value, Estimate) and value.value is not None and key in METRICS:
                     yield result.condition, METRICS[key], value
-        for key, contrast in self.summary.contrasts_of(model).items():
+        for key, contrast in self.evaluation.summary.contrasts_of(model).items():
             if contrast.value is not None and contrast.n and contrast.condition:
                 yield contrast.condition, METRICS[key], contrast
 
@@ -147,15 +136,16 @@ def export(config: ExportConfig, *, progress: Progress = SILENT) -> list[Path]:
     evaluation = read_run(config.run)
     progress.begin(f"reading {config.run}")
     outcomes = read_outcomes(config.run)  # every line is checked before anything is made from it
-    dataset = None
+    items: dict[str, Item] = {}
     if config.texts and FORMATS[name].texts:
         dataset, missing = dataset_of([evaluation], outcomes.pairs, progress)
+        items = {item.id: item for item in dataset or ()}
         if missing:
             progress.note(f"exported without texts: {missing}")
     progress.begin(f"writing {name}")
     out = config.out or inside(config.run, "export", name)
     with explain_damage(config.run):
-        return FORMATS[name].write(ExportedRun(options, evaluation, dataset), out)
+        return FORMATS[name].write(ExportedRun(options, evaluation, items), out)
 
 
 def write_file(path: Path, content: bytes) -> Path:
@@ -294,7 +284,7 @@ def _result(run: ExportedRun, condition: str, metric: Metric, value: Estimate | 
 def write_logs(run: ExportedRun, out: Path) -> list[Path]:
     """One log per model and condition, written by inspect_ai itself: a pair is a sample, credit its score. A failure is
     an unscored sample with its reason."""
-    if run.summary.task != "pairs":
+    if run.evaluation.summary.task != "pairs":
         raise BadInput(f"{run.evaluation.folder} has no pairs; inspect logs hold pairs as samples")
     try:
         from inspect_ai.log import write_eval_log
@@ -305,7 +295,7 @@ def write_logs(run: ExportedRun, out: Path) -> list[Path]:
         outcomes.setdefault((outcome.model, outcome.condition), []).append(outcome)
     names = file_names(list(run.models))
     files = []
-    for result in run.summary.pairs:
+    for result in run.evaluation.summary.pairs:
         cell = result.model, result.condition
         path = write_file(out / f"{names[cell[0]]}_{cell[1]}.eval", b"")  # a folder that cannot be written is one line
         write_eval_log(_log(run, result, outcomes[cell]), str(path))
@@ -409,7 +399,7 @@ def write_tables(run: ExportedRun, out: Path) -> list[Path]:
         for outcome in run.outcomes()
     ]
     tables = {
-        "estimates": numbers_table({folder.name: run.summary}),
+        "estimates": numbers_table({folder.name: run.evaluation.summary}),
         "outcomes": table_of(outcomes),
         "users": table_of(users),
     }
