@@ -144,6 +144,7 @@ WRONG = "wrong is right more often with somebody else's history than with the us
         ({"one": UNCLEAR}, "one is not shown to know", "; no difference is shown."),
         ({"one": UNCLEAR, "two": (0.5, 0.6, 0.3)}, "None of 2 models is shown to know", "For two no difference is"),
         ({"one": CLEAR, "two": (0.5, 0.8, 0.02)}, "2 of 2 models know", "A difference is also shown for one."),
+        ({"one": CLEAR, "two": (0.5, 0.8, 0.2)}, "1 of 2 models knows", "A difference is shown for one."),
         ({"one": CLEAR, "wrong": (0.8, 0.3, 0.001)}, "1 of 2 models knows", WRONG),
         (dict.fromkeys("abcdef", UNCLEAR), "None of 6 models is shown to know", "For 5 more models no difference is"),
         ({"random": (0.5, 0.5, 1)}, "random is not shown to know", "no difference is shown"),

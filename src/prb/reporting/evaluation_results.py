@@ -78,7 +78,6 @@ class Evaluation(Run):
 
     @cached_property
     def typed(self) -> Summary:
-        """The summary as objects."""
         return Summary.read(self.summary, self.folder)
 
     @property
@@ -245,8 +244,9 @@ def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, li
     right = f"{best.model}: right in {percent(best.own)} % of the {of} with the user's own history"
     right = f"{right} and in {percent(best.others)} % with somebody else's"
     sentences = [f"{right}{'; no difference is shown' if best.model in not_shown else ''}."]
-    if len(know) > 1:
-        sentences.append(f"A difference is also shown for {_names(know[1:])}.")
+    if others := [model for model in know if model != best.model]:
+        also = "also " if best.model in know else ""
+        sentences.append(f"A difference is {also}shown for {_names(others)}.")
     if rest := [model for model in not_shown if model != best.model]:
         sentences.append(f"For {_names(rest)} no difference is shown.")
     if reverse:
