@@ -45,8 +45,6 @@ SCORER = "preference"
 # --- settings ---
 @dataclass(frozen=True)
 class ExportOptions:
-    """What a format may be told."""
-
     dataset: Name | None = None
     """owner/name of the benchmark on the hub; hf needs it unless the run used hub:owner/name."""
     organization: Name = "unknown"

@@ -76,7 +76,7 @@ def _condition(group: Group, entry: Entry, condition: str, column: Column, users
         "by_margin": by_margin(column.margin, column.credit, group.clusters),
         "cost": {"seconds": column.seconds, "tokens": column.tokens, "money": column.cost, "outcomes": len(column)},
         "reasons": [
-            {"reason": reason, "n": len(rows), "pairs": rows[:EXAMPLES], "example": column.details[rows[0]].failure}
+            {"reason": reason, "n": len(rows), "pairs": rows[:EXAMPLES]}
             for reason, rows in sorted(failures.items(), key=lambda item: -len(item[1]))
         ],
     }

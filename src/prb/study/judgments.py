@@ -137,18 +137,17 @@ def too_long(text: str) -> str:
     return f"This text has {len(text):,} characters; at most {MAX_TEXT:,} are allowed"
 
 
-def unblind(reply: Mapping[str, Any], flipped: bool, fields: Iterable[FormField]) -> dict[str, Any]:
-    """A validation reply to these fields with chosen and rejected in place of A and B."""
+def decoded(reply: Mapping[str, str], names: Mapping[str, Any], fields: Iterable[FormField]) -> dict[str, Any]:
+    """A reply to these fields with what the letters on the page stand for, by `names`, in place of the letters."""
     which = which_fields(fields)
-    names = {"A": "rejected" if flipped else "chosen", "B": "chosen" if flipped else "rejected", "neither": "neither"}
-    unblinded: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for key, value in reply.items():
-        answer, dash, criterion = key.partition("-")
+        letter, dash, criterion = key.partition("-")
         if dash:
-            unblinded.setdefault("ratings", {}).setdefault(names[answer], {})[criterion] = int(value)
+            content.setdefault("ratings", {}).setdefault(names[letter], {})[criterion] = int(value)
         else:
-            unblinded[key] = names[value] if key in which else value
-    return unblinded
+            content[key] = names.get(value) if key in which else value
+    return content
 
 
 def shown_order(pseudonym: str, content: Mapping[str, Any]) -> list[int]:
@@ -159,16 +158,11 @@ def shown_order(pseudonym: str, content: Mapping[str, Any]) -> list[int]:
 
 def numbered_reply(reply: Mapping[str, str], pseudonym: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """A collection reply with answer numbers in place of letters, so that it does not depend on the order shown."""
-    number = dict(zip(LETTERS, shown_order(pseudonym, content), strict=False))
-    which = which_fields(form_fields("collect", 2, content))
-    numbered: dict[str, Any] = {}
-    for key, value in reply.items():
-        letter, dash, _ = key.partition("-")
-        if dash:
-            numbered.setdefault("ratings", [None] * len(number))[number[letter]] = int(value)
-        else:
-            numbered[key] = number.get(value) if key in which else value
-    return numbered
+    numbers = dict(zip(LETTERS, shown_order(pseudonym, content), strict=False))
+    reply = decoded(reply, numbers, form_fields("collect", 2, content))
+    if ratings := reply.get("ratings"):
+        reply["ratings"] = [ratings[n]["rating"] for n in range(len(numbers))]
+    return reply
 
 
 class CurrentStep(NamedTuple):
@@ -323,9 +317,10 @@ def judgments(connection: Connection) -> list[Judgment]:
         if item.content.get("practice"):
             continue
         rubric = has_rubric(item.content)
+        shown = ("rejected", "chosen") if first.flipped else ("chosen", "rejected")
+        names = {"A": shown[0], "B": shown[1], "neither": "neither"}
         replies = {
-            step.step: unblind(step.fields, first.flipped, form_fields("validate", step.step, item.content))
-            for step in steps
+            step.step: decoded(step.fields, names, form_fields("validate", step.step, item.content)) for step in steps
         }
         before, after = replies.get(1, {}), replies.get(2 if rubric else 1, {})
         rows.append(
@@ -338,7 +333,7 @@ def judgments(connection: Connection) -> list[Judgment]:
                 check=item.is_check,
                 rubric=rubric,
                 annotator=first.pseudonym,
-                first="rejected" if first.flipped else "chosen",
+                first=shown[0],
                 ratings=before.get("ratings", {}),
                 before=before.get("prefer"),
                 after=after.get("prefer"),

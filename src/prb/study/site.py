@@ -304,7 +304,6 @@ def leave(request: Request, _: SignedIn, __: OwnForm) -> Response:
 
 @PAGES.get("/data")
 def data(request: Request, site: ServedSite, annotator: SignedIn) -> Response:
-    """What is stored about them."""
     replies = sa.select(sa.func.count()).select_from(REPLY.join(ASSIGNMENT))
     with site.database.read() as connection:
         stored: dict[str, Any] = {
