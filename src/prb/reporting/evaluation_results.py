@@ -324,7 +324,7 @@ def verdict_table(summary: Summary, conclusion: Conclusion) -> Table:
     notes = [f"For comparison: {'; '.join(parts)}."] if parts else []
     read = "Accuracy in % with somebody else's history → with the user's own. Control: the difference in points, with"
     notes.append(f"{read} its 95 % interval and p after Holm. All numbers: --full.")
-    notes += [*_caveats(summary, summary.shown), *_troubles(summary, METRICS["control"].needs)]
+    notes += [*_caveats(summary, summary.shown), *_problems(summary, METRICS["control"].needs)]
     return Table(conclusion.headline, columns, tuple(rows), tuple(notes))
 
 
@@ -362,7 +362,7 @@ def restraint_table(summary: Summary, conclusion: Conclusion) -> Table:
         rows.append((model, f"{accuracy[without]} → {accuracy[own]}", *numbers, s.says, p_value(s.test.p_holm)))
     notes = [f"Misapplied, in %: {share.sentence}. Pull: {pull.sentence}."]
     notes.append(f"Accuracy in % under {without} → {own}; p of the difference after Holm. All numbers: --full.")
-    notes += _troubles(summary, (*test.needs, *pull.needs))
+    notes += _problems(summary, (*test.needs, *pull.needs))
     columns = ("model", f"{without} → own", "misapplied", "95 %", "pull", "verdict", "p")
     return Table(conclusion.headline, columns, tuple(rows), tuple(notes))
 
@@ -415,7 +415,7 @@ def evaluation_table(summary: Summary, *, ranked: bool = False) -> Table:
             notes.append(f"{where}{'; '.join(sentences)}.")
     if any(metric.tested for metric in metrics):
         notes.append("Stars: p < .05, .01, .001 after Holm.")
-    notes += _troubles(summary)
+    notes += _problems(summary)
     rows = zip(models, *(cells for _, cells in columns), strict=True)
     return Table(_title(summary), ("model", *(name for name, _ in columns)), tuple(rows), tuple(notes))
 
@@ -467,10 +467,10 @@ def _ratings(summary: Summary) -> Table:
         rows.append((result.model, result.condition, *cells, str(result.users), str(result.failed)))
     columns = ("model", "condition", *(metric.label for metric in metrics), "users", "failed")
     note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
-    return Table(_title(summary), columns, tuple(rows), (note, *_troubles(summary)))
+    return Table(_title(summary), columns, tuple(rows), (note, *_problems(summary)))
 
 
-def _troubles(summary: Summary, conditions: Collection[str] | None = None) -> Iterator[str]:
+def _problems(summary: Summary, conditions: Collection[str] | None = None) -> Iterator[str]:
     """Warnings about models, and why rows failed, or were not measured (under these conditions): models alike in this
     share a line."""
     if summary.task == "pairs":

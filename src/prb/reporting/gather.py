@@ -215,12 +215,13 @@ def gather(
     progress: Progress = SILENT,
 ) -> Inputs:
     """`runs`: evaluations that were read already, beside those at `places`."""
+    places = list(dict.fromkeys(places))
     unfinished = [p for p in places if (p / CONFIG).exists() and not (p / SUMMARY).exists()]
     under_way = [place for place in unfinished if "evaluate" in read_object(place / CONFIG)]
     parts = [read_partial(place) for place in under_way]
     runs = [*runs, *(run for run, _ in parts if run is not None)]
     others: dict[str, list[Run]] = {}
-    for place in dict.fromkeys(place for place in places if place not in under_way):
+    for place in (place for place in places if place not in under_way):
         if (kind := kind_of(place)) == "evaluate":
             runs.append(read_run(place))
         else:

@@ -12,7 +12,7 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 from shlex import quote
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from msgspec import convert
 
@@ -46,7 +46,6 @@ from prb.study.agreement import AgreementSummary, verdict
 from prb.work import Planned, count_reasons
 
 T = TypeVar("T")
-Result = Mapping[str, Any]
 REPLY_TOKENS = 200
 """What a dry run takes a reply of an LLM to have."""
 MEASURES = {

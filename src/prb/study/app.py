@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from importlib.resources import files
@@ -61,7 +61,7 @@ CARELESS = 3
 """Index of the annotator who clicks through, so that the demo has something to flag."""
 
 
-def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
+def make_app(site: Site, hosts: Sequence[str]) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site = site
     app.add_middleware(
@@ -74,9 +74,7 @@ def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     )
     app.add_middleware(http.BodyLimit, max_bytes=MAX_BODY)
     app.add_middleware(http.SecurityHeaders, headers=HEADERS)
-    app.add_middleware(
-        TrustedHostMiddleware, allowed_hosts=[*http.LOOPBACK_NAMES, "[::1]", *(hosts or [])], www_redirect=False
-    )
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*http.LOOPBACK_NAMES, "[::1]", *hosts], www_redirect=False)
     app.mount("/static", StaticFiles(directory=str(files("prb.study") / "static")))
     for router in (PAGES, *([COLLECT] if site.kind == "collect" else []), ADMIN):
         app.include_router(router)

@@ -159,10 +159,10 @@ def shown_order(pseudonym: str, content: Mapping[str, Any]) -> list[int]:
 def numbered_reply(reply: Mapping[str, str], pseudonym: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """A collection reply with answer numbers in place of letters, so that it does not depend on the order shown."""
     numbers = dict(zip(LETTERS, shown_order(pseudonym, content), strict=False))
-    reply = decoded(reply, numbers, form_fields("collect", 2, content))
-    if ratings := reply.get("ratings"):
-        reply["ratings"] = [ratings[n]["rating"] for n in range(len(numbers))]
-    return reply
+    numbered = decoded(reply, numbers, form_fields("collect", 2, content))
+    if ratings := numbered.get("ratings"):
+        numbered["ratings"] = [ratings[n]["rating"] for n in range(len(numbers))]
+    return numbered
 
 
 class CurrentStep(NamedTuple):

@@ -52,7 +52,6 @@ from prb.study.judgments import (
 )
 from prb.types import visible
 
-MAX_FIELDS = 10_000
 SIGN_INS_PER_MINUTE = 10
 ADMIN_SECONDS = 12 * 3600
 BOUND = 16
@@ -173,7 +172,7 @@ async def read_form(request: Request) -> Form:
         raise Refused(403, "This form came from another site")
     try:
         body = (await request.body()).decode()
-        pairs = parse_qsl(body, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="replace")
+        pairs = parse_qsl(body, keep_blank_values=True, max_num_fields=10_000, errors="replace")
     except (ClientDisconnect, ValueError):  # which a text that is not UTF-8 is, too
         raise Refused(400, "This form cannot be read") from None
     # no database text may hold a NUL; browsers send line ends as CRLF
