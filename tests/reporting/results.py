@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as Xml
 
 import msgspec
 
@@ -118,3 +119,7 @@ def audit(folder: Path) -> Path:
     }
     write_json(folder / "audit.json", result)
     return folder
+
+
+def svg_texts(path: Path) -> list[str]:
+    return [node.text or "" for node in Xml.parse(path).iter() if node.tag.rpartition("}")[2] in ("text", "tspan")]

@@ -11,7 +11,7 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.evaluation_results import Evaluation, comparison, evaluation_table, verdict, verdict_table
+from prb.reporting.evaluation_results import Comparison, Evaluation, evaluation_table, verdict, verdict_table
 from prb.reporting.format import Table, layout
 from prb.summary import Contrast, Summary
 from prb.types import Estimate, Failure
@@ -30,12 +30,11 @@ def summary(write_jsonl: Write, tmp_path: Path) -> Summary:
 
     models = {"long": ScriptedScorer(by_length), "shy": ScriptedScorer(fails)}
     data = write_jsonl([*make_twins(1), *make_twins(2)])
-    return table_of(settings(data, tmp_path / "run", model=("long", "shy")), models)[0]
+    return summary_of(settings(data, tmp_path / "run", model=("long", "shy")), models)
 
 
-def table_of(config: Any, models: Any) -> tuple[Summary, Table]:
-    summary = Summary.read(evaluate(config, models=models).summary)
-    return summary, evaluation_table(summary)
+def summary_of(config: Any, models: Any) -> Summary:
+    return Summary.read(evaluate(config, models=models).summary)
 
 
 def test_the_leaderboard_has_a_row_per_model_and_a_column_per_condition(summary: Summary) -> None:
@@ -61,7 +60,7 @@ def test_the_leaderboard_has_a_row_per_model_and_a_column_per_condition(summary:
 
 def test_without_twins_and_contrasts_their_columns_are_gone(write_jsonl: Write, tmp_path: Path) -> None:
     config = settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("oracle",))
-    _, table = table_of(config, {"mine": ScriptedScorer(by_length)})
+    table = evaluation_table(summary_of(config, {"mine": ScriptedScorer(by_length)}))
     assert table.columns == ("model", "oracle", "failed")
     assert len(table.notes) == 1
 
@@ -70,7 +69,7 @@ def test_the_short_table_keeps_measured_zeros_and_explains_only_its_own_columns(
     write_jsonl: Write, tmp_path: Path
 ) -> None:
     config = settings(write_jsonl([*make_twins(1), *make_twins(2)]), tmp_path / "run", condition=("none", "profile"))
-    summary, _ = table_of(config, {"mine": ScriptedScorer(by_length)})
+    summary = summary_of(config, {"mine": ScriptedScorer(by_length)})
     table = evaluation_table(summary, ranked=True)
     assert table.columns == ("model", "none", "profile", "gain", "person effect", "mirror")  # nothing failed
     assert table.rows == (("mine", *["50.0 [50.0, 50.0]"] * 2, "+0.0", "50.0", "0.0"),)
@@ -87,7 +86,7 @@ def test_ratings_have_their_own_table(write_jsonl: Write, tmp_path: Path) -> Non
         {"user": "u", "question": f"{n}?", "profile": [], "answer": "a" * n, "rating": n / 10} for n in (1, 2, 5, 9)
     ]
     config = settings(write_jsonl(rows), tmp_path / "run", task="ratings", condition=("none",))
-    _, table = table_of(config, {"mine": ScriptedScorer(by_length)})
+    table = evaluation_table(summary_of(config, {"mine": ScriptedScorer(by_length)}))
     assert table.columns[:3] == ("model", "condition", "alignment")
     # one user gives no interval
     assert table.rows == (("mine", "none", "1.000", "0.000", "1.000", "1.000", "1.000", "1", "0"),)
@@ -144,6 +143,7 @@ WRONG = "wrong is right more often with somebody else's history than with the us
         ({"one": UNCLEAR}, "one is not shown to know", "; no difference is shown."),
         ({"one": UNCLEAR, "two": (0.5, 0.6, 0.3)}, "None of 2 models is shown to know", "For two no difference is"),
         ({"one": CLEAR, "two": (0.5, 0.8, 0.02)}, "2 of 2 models know", "A difference is also shown for one."),
+        ({"one": CLEAR, "two": (0.5, 0.8, 0.2)}, "1 of 2 models knows", "A difference is shown for one."),
         ({"one": CLEAR, "wrong": (0.8, 0.3, 0.001)}, "1 of 2 models knows", WRONG),
         (dict.fromkeys("abcdef", UNCLEAR), "None of 6 models is shown to know", "For 5 more models no difference is"),
         ({"random": (0.5, 0.5, 1)}, "random is not shown to know", "no difference is shown"),
@@ -210,9 +210,13 @@ def comparison_row(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def comparison(rows: list[dict[str, Any]], *, same_data: bool) -> Table:
+    return Comparison(Path(), {"a": "x", "b": "y", "same_data": same_data, "comparisons": rows}).tables()[0]
+
+
 def test_a_comparison_is_a_table_with_its_doubts() -> None:
     rows = [comparison_row(), comparison_row(value=None, low=None, high=None, p=None, p_holm=None, only_in_one=7)]
-    table = comparison({"a": "x", "b": "y", "same_data": False, "comparisons": rows})
+    table = comparison(rows, same_data=False)
     assert table.rows[0] == (
         "profile", "a", "b", "75.0", "50.0", "+25.0***", "[+10.0, +40.0]", "<0.001", "<0.001", "30.0", "40", "2"
     )  # fmt: skip
@@ -233,7 +237,7 @@ def test_a_comparison_is_a_table_with_its_doubts() -> None:
 )
 def test_a_comparison_says_which_model_is_better_for_these_users(changes: dict[str, Any], says: str) -> None:
     rows = [comparison_row(**changes), comparison_row(condition="none")]
-    assert comparison({"a": "x", "b": "y", "same_data": True, "comparisons": rows}).lead == (says,)
+    assert comparison(rows, same_data=True).lead == (says,)
 
 
 def test_so_few_users_that_nothing_can_be_significant_are_named(found: Callable[..., Evaluation]) -> None:

@@ -21,4 +21,8 @@ from prb.reporting.leaderboard import rank_ranges
 def test_ranks_by_hand(
     ranked: list[int], better: list[tuple[int, int]], expected: list[tuple[int, int] | None]
 ) -> None:
-    assert rank_ranges(4, ranked, better) == expected
+    tests = [{"a": winner, "b": loser, "value": 1.0, "p_holm": 0.01} for winner, loser in better]
+    tests += [{"a": test["b"], "b": test["a"], "value": 1.0, "p_holm": 0.06} for test in tests]  # not significant
+    assert rank_ranges(4, ranked, tests) == expected
+    turned = [{**test, "a": test["b"], "b": test["a"], "value": -1.0} for test in tests]
+    assert rank_ranges(4, ranked, turned) == expected

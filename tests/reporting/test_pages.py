@@ -11,9 +11,7 @@ from prb.errors import BadInput
 from prb.reporting.gather import gather
 from prb.reporting.pages import evidence_data
 from prb.runs import read_json, write_json
-from prb.study.agreement import summarize
-from tests.reporting.results import correlation, judgments, ppo_run
-from tests.study.test_agreement import judged, rated, row
+from tests.reporting.results import correlation, ppo_run
 
 
 def only(pages: Any) -> Any:
@@ -41,21 +39,3 @@ def test_a_damaged_result_is_one_clear_line(tmp_path: Path) -> None:
     write_json(folder / "summary.json", {key: summary[key] for key in ("train", "policy")})
     with pytest.raises(BadInput, match=r"was edited or .*: Object missing required field `dataset`"):
         evidence_data("downstream", gather([folder]))
-
-
-def test_ratings_are_counted_by_criterion_answer_and_step() -> None:
-    rows = [row(1, 1, ratings=rated(5, 3)), row(1, 2, ratings=rated(5, 1)), row(2, 1, ratings={})]
-    counts = summarize(judged(rows), draws=0).ratings
-    assert list(counts) == ["correctness", "relevance", "helpfulness"]
-    assert counts["relevance"] == {"chosen": [0, 0, 0, 0, 2], "rejected": [1, 0, 1, 0, 0]}
-
-
-def test_of_each_item_the_votes_are_kept() -> None:
-    first = summarize(judged(judgments()), draws=0).items[0]
-    assert first.item == "i0"
-    assert (first.before, first.after) == (
-        {"chosen": 3, "rejected": 0, "neither": 0},
-        {"chosen": 0, "rejected": 3, "neither": 0},
-    )
-    assert first.difference == {"quality": 3}
-    assert first.means == {"chosen": pytest.approx(13 / 3), "rejected": 4.0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as Xml
 
 import pytest
 
@@ -12,7 +11,7 @@ from prb.reporting.figures import scatter
 from prb.reporting.format import markdown
 from prb.reporting.results import BestOfN, BuiltBenchmark, Correlation, Ppo
 from prb.runs import read_json
-from tests.reporting.results import bon_run, ppo_run
+from tests.reporting.results import bon_run, ppo_run, svg_texts
 
 POWER = {"rho": 0.5, "power": 0.107, "wanted": 0.8, "needed": 31}
 
@@ -124,13 +123,9 @@ def test_families_are_told_with_what_is_left_without_one() -> None:
     assert "static: undefined (p = 0.7)" in result(part(cell(leave_one_out=undefined)), unit="family").lines()[1]
 
 
-def texts(path: Path) -> list[str]:
-    return [node.text or "" for node in Xml.parse(path).iter() if node.tag.endswith("}text")]
-
-
 def test_the_plot_names_every_model_and_says_what_was_found(tmp_path: Path) -> None:
     scatter(result(part(cell())), tmp_path / "s.svg")
-    said = texts(tmp_path / "s.svg")
+    said = svg_texts(tmp_path / "s.svg")
     assert set(said) >= {"B", "D", *(f"model-{n}" for n in range(6)), "ρ = 0.26", "all models, n = 6: 0.26, p = 0.66"}
     first = (tmp_path / "s.svg").read_bytes()
     scatter(result(part(cell())), tmp_path / "s.svg")
@@ -141,11 +136,11 @@ def test_many_models_are_drawn_by_family_without_their_names(tmp_path: Path) -> 
     made = result(part(cell()), models=30)
     named = {model: f"$f_{n % 8}$ & <b>" for n, model in enumerate(made.summary["models"])}
     scatter(result(part(cell()), models=30, constructed=["model-3"], families=named), tmp_path / "s.svg")
-    said = texts(tmp_path / "s.svg")
+    said = svg_texts(tmp_path / "s.svg")
     assert set(said) >= {"ρ = 0.26", "others", "$f_0$ & <b>", "$f_5$ & <b>"}  # 8 families: six, and the two smallest
     assert not {"$f_6$ & <b>", "model-1"} & set(said)
     scatter(result(part(cell()), models=30, constructed=["model-3"]), tmp_path / "s.svg")
-    assert {"model", "constructed"} <= set(texts(tmp_path / "s.svg"))
+    assert {"model", "constructed"} <= set(svg_texts(tmp_path / "s.svg"))
 
 
 def test_best_of_n_prints_its_curves_its_differences_and_its_grader_with_both(tmp_path: Path) -> None:

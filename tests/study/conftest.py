@@ -8,6 +8,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -39,11 +40,8 @@ def reply(step: int) -> dict[str, str]:
 BEFORE, AFTER = reply(1), reply(2) | {"prefer": "B"}
 
 
-class CheapHasher(argon2.PasswordHasher):
-    """Checked in no time: a real one takes a tenth of a second, hundreds of times."""
-
-    def __init__(self) -> None:
-        super().__init__(time_cost=1, memory_cost=8, parallelism=1)
+CHEAP = partial(argon2.PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
+"""Checked in no time: a real hash takes a tenth of a second, hundreds of times."""
 
 
 class Study:
@@ -163,7 +161,7 @@ def make(
     tmp_path: Path, write_jsonl: Callable[..., Path], rows: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Make]:
     made: list[Study] = []
-    monkeypatch.setattr("argon2.PasswordHasher", CheapHasher)
+    monkeypatch.setattr("argon2.PasswordHasher", CHEAP)
 
     def make(data: list[Row] | None = None, *, practice: bool = False, **settings: Any) -> Study:
         monkeypatch.setattr("prb.study.design.PRACTICE", PRACTICE if practice else {})

@@ -10,10 +10,10 @@ prb.open_run("runs/mirror-1a2b3c4d")        # the same object from its folder
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import convert, to_builtins
 
@@ -22,7 +22,6 @@ from prb.errors import BadInput, MissingExtra, unknown
 from prb.evaluation.compare import ComparisonSummary, TwoModels
 from prb.reporting.format import (
     MISSING,
-    PARTS,
     Table,
     bounds,
     interval,
@@ -34,7 +33,7 @@ from prb.reporting.format import (
     stars,
     table_of,
 )
-from prb.reporting.results import Result, Run, significant
+from prb.reporting.results import Run, significant
 from prb.runs import OUTCOMES, read_lines
 from prb.stats.paired import UNTESTED
 from prb.summary import (
@@ -43,7 +42,6 @@ from prb.summary import (
     METRICS,
     Contrast,
     Metric,
-    PairResult,
     RatingResult,
     Retest,
     Summary,
@@ -80,7 +78,6 @@ class Evaluation(Run):
 
     @cached_property
     def typed(self) -> Summary:
-        """The summary as objects."""
         return Summary.read(self.summary, self.folder)
 
     @property
@@ -113,14 +110,19 @@ class Evaluation(Run):
 
     def frame(self, of: Literal["summary", "outcomes"] = "summary") -> DataFrame:
         """One row per model and condition, or per outcome."""
+        try:
+            from pandas import DataFrame, json_normalize
+        except ImportError:
+            raise MissingExtra("a data frame", "pandas") from None
         if of == "outcomes":
-            return data_frame(read_lines(self.folder / OUTCOMES))
-        contrasts = [c for c in self.typed.contrasts if c.condition and METRICS[c.kind].column]
-        rows = [dict(row) for row in self.summary["results"]]
-        for row in rows:
-            place = row["model"], row["condition"]
-            row |= {c.kind: to_builtins(c) for c in contrasts if (c.model, c.condition) == place}
-        return data_frame(rows)
+            rows = list(read_lines(self.folder / OUTCOMES))
+        else:
+            contrasts = [c for c in self.typed.contrasts if c.condition and METRICS[c.kind].column]
+            rows = [dict(row) for row in self.summary["results"]]
+            for row in rows:
+                place = row["model"], row["condition"]
+                row |= {c.kind: to_builtins(c) for c in contrasts if (c.model, c.condition) == place}
+        return json_normalize(rows) if rows else DataFrame()
 
     def tables(self) -> Sequence[Table]:
         conclusion = self.verdict
@@ -137,15 +139,6 @@ class Evaluation(Run):
 
     def footer(self) -> str:
         return f"run: {self.folder}   site: prb report {self.folder}"
-
-
-def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    try:
-        from pandas import DataFrame, json_normalize
-    except ImportError:
-        raise MissingExtra("a data frame", "pandas") from None
-    flat = json_normalize(list(rows))
-    return flat if len(flat) else DataFrame()
 
 
 # --- the verdict ---
@@ -167,10 +160,6 @@ class Standing:
     rubric: float | None
     """Accuracy when shown the true rubric, of a model that reads it."""
     failed: int
-
-    @property
-    def measured(self) -> bool:
-        return self.control.value is not None
 
     @property
     def says(self) -> Literal["personalizes", "reversed", "not shown", "not measured"]:
@@ -195,20 +184,9 @@ class Conclusion:
     """Models that do not read the history and whose verdicts did not depend on the history."""
 
     @property
-    def measured(self) -> tuple[Standing, ...]:
-        return tuple(standing for standing in self.standings if standing.measured)
-
-    @property
-    def comparison(self) -> str:
-        """The numbers of the references: the user-blind ones, and what reading the true rubric gives."""
-        models: dict[str, list[str]] = {}
-        for standing in self.references:
-            if standing.rubric is None:
-                models.setdefault(percent(standing.own), []).append(standing.model)
-        blind = "; ".join(f"{', '.join(names)} {value}" for value, names in models.items())
-        parts = [f"{blind} (user-blind)"] if blind else []
-        parts += [f"{s.model} {percent(s.rubric)} (shown the rubric)" for s in self.references if s.rubric is not None]
-        return f"For comparison: {'; '.join(parts)}." if parts else ""
+    def measured(self) -> bool:
+        """Whether the control of any model was."""
+        return any(standing.control.value is not None for standing in self.standings)
 
     def __str__(self) -> str:
         return "\n".join((self.headline, *self.sentences, self.size))
@@ -231,8 +209,9 @@ def verdict(summary: Summary, references: Collection[str] | None = None) -> Conc
     blind = [s for s in standings if s.model in references and s.control.value == 0 and s.control.test == UNTESTED]
     if len(blind) == len(standings) or summary.dataset.only_restraint:
         blind = []
-    ranked = sorted((s for s in standings if s not in blind), key=lambda s: (not s.measured, -(s.control.value or 0)))
-    measured = [standing for standing in ranked if standing.measured]
+    ranked = sorted(standings, key=lambda s: (s.control.value is None, -(s.control.value or 0)))
+    ranked = [standing for standing in ranked if standing not in blind]
+    measured = [standing for standing in ranked if standing.control.value is not None]
     sentences: list[str] = []
     if not measured:
         own_history, another = METRICS["control"].needs
@@ -265,8 +244,9 @@ def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, li
     right = f"{best.model}: right in {percent(best.own)} % of the {of} with the user's own history"
     right = f"{right} and in {percent(best.others)} % with somebody else's"
     sentences = [f"{right}{'; no difference is shown' if best.model in not_shown else ''}."]
-    if len(know) > 1:
-        sentences.append(f"A difference is also shown for {_names(know[1:])}.")
+    if others := [model for model in know if model != best.model]:
+        also = "also " if best.model in know else ""
+        sentences.append(f"A difference is {also}shown for {_names(others)}.")
     if rest := [model for model in not_shown if model != best.model]:
         sentences.append(f"For {_names(rest)} no difference is shown.")
     if reverse:
@@ -333,16 +313,22 @@ def verdict_table(summary: Summary, conclusion: Conclusion) -> Table:
         row += [marks.get(standing.says, standing.says), p_value(control.p_holm)]
         rows.append((*row, *([str(standing.failed)] if failed else [])))
     columns = ("model", "other's → own", "control", "95 %", "verdict", "p", *(["failed"] if failed else []))
-    notes = [conclusion.comparison] if conclusion.comparison else []
+    blind: dict[str, list[str]] = {}  # by their accuracy
+    for s in conclusion.references:
+        if s.rubric is None:
+            blind.setdefault(percent(s.own), []).append(s.model)
+    known = "; ".join(f"{', '.join(names)} {value}" for value, names in blind.items())
+    shown = [s for s in conclusion.references if s.rubric is not None]
+    parts = [f"{known} (user-blind)"] if known else []
+    parts += [f"{s.model} {percent(s.rubric)} (shown the rubric)" for s in shown]
+    notes = [f"For comparison: {'; '.join(parts)}."] if parts else []
     read = "Accuracy in % with somebody else's history → with the user's own. Control: the difference in points, with"
     notes.append(f"{read} its 95 % interval and p after Holm. All numbers: --full.")
-    notes += [*_caveats(summary, summary.shown), *_warnings(summary)]
-    notes += _rows_without_outcome(summary.pairs, METRICS["control"].needs)
+    notes += [*_caveats(summary, summary.shown), *_problems(summary, METRICS["control"].needs)]
     return Table(conclusion.headline, columns, tuple(rows), tuple(notes))
 
 
-@dataclass(frozen=True)
-class Spoiled:
+class Spoiled(NamedTuple):
     """What the user's history spoils where it must not decide: against no history, or where that was not run, against
     another user's."""
 
@@ -350,21 +336,17 @@ class Spoiled:
     """Of the rows."""
     test: Contrast
     """The difference in accuracy."""
-
-    @property
-    def says(self) -> str:
-        if self.test.value is None:
-            return "not measured"
-        if not significant(self.test.p_holm):
-            return "○ not shown"
-        return "▽ misapplies" if self.test.value < 0 else "● resists"
+    says: str
 
 
 def _spoiled(summary: Summary, model: str) -> Spoiled:
     kinds = ("misapplication", "gain") if "none" in summary.conditions else ("misapplication_control", "control")
     contrasts = summary.contrasts_of(model)
     share, test = (contrasts.get(kind) or Contrast(model=model, kind=kind) for kind in kinds)
-    return Spoiled(share, test)
+    says = "○ not shown" if test.value is not None else "not measured"
+    if test.value is not None and significant(test.p_holm):
+        says = "▽ misapplies" if test.value < 0 else "● resists"
+    return Spoiled(share, test, says)
 
 
 def restraint_table(summary: Summary, conclusion: Conclusion) -> Table:
@@ -380,7 +362,7 @@ def restraint_table(summary: Summary, conclusion: Conclusion) -> Table:
         rows.append((model, f"{accuracy[without]} → {accuracy[own]}", *numbers, s.says, p_value(s.test.p_holm)))
     notes = [f"Misapplied, in %: {share.sentence}. Pull: {pull.sentence}."]
     notes.append(f"Accuracy in % under {without} → {own}; p of the difference after Holm. All numbers: --full.")
-    notes += [*_warnings(summary), *_rows_without_outcome(summary.pairs, (*test.needs, *pull.needs))]
+    notes += _problems(summary, (*test.needs, *pull.needs))
     columns = ("model", f"{without} → own", "misapplied", "95 %", "pull", "verdict", "p")
     return Table(conclusion.headline, columns, tuple(rows), tuple(notes))
 
@@ -389,21 +371,8 @@ def restraint_table(summary: Summary, conclusion: Conclusion) -> Table:
 def evaluation_table(summary: Summary, *, ranked: bool = False) -> Table:
     """One row per model, cells such as `63.3 [57.0, 69.2]`, and the columns that this run has; if `ranked`, the most
     accurate model first, without columns that have no value, and without counts that are all 0."""
-    return _ratings(summary) if summary.task == "ratings" else _pairs(summary, ranked=ranked)
-
-
-def metric_cell(metric: Metric, value: Estimate | Contrast | float | None) -> str:
-    """A metric in a table: `+6.3*`, `56.7**`, `0.613`."""
-    number_ = value if isinstance(value, (int, float)) or value is None else value.value
-    if number_ is None:
-        return MISSING
-    marks = stars(value.p_holm) if metric.tested and isinstance(value, (Tested, Contrast)) else ""
-    if metric.unit == "number":
-        return number(number_, 3) + marks
-    return number(number_, scale=100, sign=metric.unit == "points") + marks
-
-
-def _pairs(summary: Summary, *, ranked: bool) -> Table:
+    if summary.task == "ratings":
+        return _ratings(summary)
     results, data, models = summary.pairs, summary.dataset, summary.models
     cell = {(result.model, result.condition): result for result in results}
     measured = [c for c in summary.conditions if any(r.measured for r in results if r.condition == c)]
@@ -446,9 +415,20 @@ def _pairs(summary: Summary, *, ranked: bool) -> Table:
             notes.append(f"{where}{'; '.join(sentences)}.")
     if any(metric.tested for metric in metrics):
         notes.append("Stars: p < .05, .01, .001 after Holm.")
-    notes += [*_warnings(summary), *_rows_without_outcome(results)]
+    notes += _problems(summary)
     rows = zip(models, *(cells for _, cells in columns), strict=True)
     return Table(_title(summary), ("model", *(name for name, _ in columns)), tuple(rows), tuple(notes))
+
+
+def metric_cell(metric: Metric, value: Estimate | Contrast | float | None) -> str:
+    """A metric in a table: `+6.3*`, `56.7**`, `0.613`."""
+    number_ = value if isinstance(value, (int, float)) or value is None else value.value
+    if number_ is None:
+        return MISSING
+    marks = stars(value.p_holm) if metric.tested and isinstance(value, (Tested, Contrast)) else ""
+    if metric.unit == "number":
+        return number(number_, 3) + marks
+    return number(number_, scale=100, sign=metric.unit == "points") + marks
 
 
 def _caveats(summary: Summary, shown: str) -> Iterator[str]:
@@ -477,11 +457,6 @@ def _caveats(summary: Summary, shown: str) -> Iterator[str]:
             yield f"{name}: {meaning}."
 
 
-def _warnings(summary: Summary) -> Iterator[str]:
-    for model in summary.models:
-        yield from (f"{model} {warning}." for warning in summary.warnings(model))
-
-
 def _ratings(summary: Summary) -> Table:
     metrics = [metric for metric in METRICS.values() if metric.task == "ratings" and metric.column]
     rows = []
@@ -492,23 +467,24 @@ def _ratings(summary: Summary) -> Table:
         rows.append((result.model, result.condition, *cells, str(result.users), str(result.failed)))
     columns = ("model", "condition", *(metric.label for metric in metrics), "users", "failed")
     note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
-    return Table(_title(summary), columns, tuple(rows), (note, *_rows_without_outcome(summary.results)))
+    return Table(_title(summary), columns, tuple(rows), (note, *_problems(summary)))
 
 
-def _rows_without_outcome(
-    results: Sequence[PairResult | RatingResult], conditions: Collection[str] | None = None
-) -> Iterator[str]:
-    """Why rows failed, or were not measured (under these conditions); models alike in this share a line."""
+def _problems(summary: Summary, conditions: Collection[str] | None = None) -> Iterator[str]:
+    """Warnings about models, and why rows failed, or were not measured (under these conditions): models alike in this
+    share a line."""
+    if summary.task == "pairs":
+        for model in summary.models:
+            yield from (f"{model} {warning}." for warning in summary.warnings(model))
     models: dict[tuple[str, str, str, int], list[str]] = {}
-    for result in results:
+    for result in summary.results:
         not_measured = result.not_measured if conditions is None or result.condition in conditions else {}
         for what, counts in (("Failed", result.failures), ("Not measured", not_measured)):
             for reason, count in counts.items():
                 models.setdefault((what, result.condition, reason, count), []).append(result.model)
-    everyone = len({result.model for result in results})
     lines = []
     for (what, condition, reason, count), names in models.items():
-        who = ", ".join(names) if len(names) < everyone else "every model"
+        who = ", ".join(names) if len(names) < len(summary.models) else "every model"
         lines.append(f"{what} under {condition}: {count} × {reason} ({who}).")
     yield from lines[:SHOWN_FAILURES]
     if len(lines) > SHOWN_FAILURES:
@@ -525,6 +501,7 @@ def _title(summary: Summary) -> str:
 
 def numbers_table(summaries: Mapping[str, Summary]) -> Table:
     """One row per run, model and condition; one number per cell, as `summary.json` has it (shares, not percent)."""
+    parts = ("low", "high", "p", "p_holm", "n", "failed", "ties")
     rows: list[dict[str, Any]] = []
     for run, summary in summaries.items():
         for result in summary.results:
@@ -536,7 +513,7 @@ def numbers_table(summaries: Mapping[str, Summary]) -> Table:
             for key, value in values.items():
                 if isinstance(value, (Estimate, Contrast)):
                     row[key] = value.value
-                    row |= {f"{key}_{part}": getattr(value, part) for part in PARTS if hasattr(value, part)}
+                    row |= {f"{key}_{part}": getattr(value, part) for part in parts if hasattr(value, part)}
                 else:
                     row[key] = value
             rows.append(row)
@@ -547,34 +524,14 @@ def numbers_table(summaries: Mapping[str, Summary]) -> Table:
 class Comparison(Run):
     """The result of `prb compare`; `folder` is that of the first run."""
 
+    label = ""
+
     def tables(self) -> Sequence[Table]:
-        return [comparison(self.summary), *other_metrics(self.summary)]
-
-    def footer(self) -> str:
-        return ""
+        result = convert(self.summary, ComparisonSummary)
+        return [paired_table(result), *other_metrics(result.comparisons)]
 
 
-def other_metrics(content: Result) -> Iterator[Table]:
-    """Every other metric of both models, side by side; nothing if there is none."""
-    rows = [row for row in convert(content, ComparisonSummary).comparisons if row.metrics]
-    metrics = [metric for key, metric in METRICS.items() if any(key in row.metrics for row in rows)]
-
-    def cell(metric: Metric, row: TwoModels) -> str:
-        values = row.metrics.get(metric.key)
-        return f"{metric_cell(metric, values.a)} / {metric_cell(metric, values.b)}" if values else MISSING
-
-    if metrics:
-        columns = ("condition", "A", "B", *(metric.label for metric in metrics))
-        cells = ((row.condition, row.model_a, row.model_b, *(cell(m, row) for m in metrics)) for row in rows)
-        notes = (
-            "A / B, each over all rows of its own run; no test compares them.",
-            f"{'; '.join(f'{metric.label}: {metric.sentence}' for metric in metrics)}.",
-        )
-        yield Table("Other metrics", columns, tuple(cells), notes)
-
-
-def comparison(content: Result) -> Table:
-    result = convert(content, ComparisonSummary)
+def paired_table(result: ComparisonSummary) -> Table:
     columns = ("condition", "A", "B", "acc. A", "acc. B", "A − B", "95 %", "p", "p (Holm)", "changed", "n", "dropped")
     rows = []
     for row in result.comparisons:
@@ -603,3 +560,20 @@ def comparison(content: Result) -> Table:
             better, worse = (a, b) if row.value > 0 else (b, a)
             lead.append(f"{better} is better than {worse} {known}, by {percent(abs(row.value))} points.")
     return Table(f"A = {result.a}, B = {result.b}", columns, tuple(rows), tuple(notes), tuple(lead))
+
+
+def other_metrics(comparisons: Sequence[TwoModels]) -> Iterator[Table]:
+    """Every other metric of both models, side by side; nothing if there is none."""
+    compared = [row for row in comparisons if row.metrics]
+    metrics = [metric for key, metric in METRICS.items() if any(key in row.metrics for row in compared)]
+    if not metrics:
+        return
+    rows = []
+    for row in compared:
+        values = [(metric, row.metrics.get(metric.key)) for metric in metrics]
+        cells = [f"{metric_cell(m, v.a)} / {metric_cell(m, v.b)}" if v else MISSING for m, v in values]
+        rows.append((row.condition, row.model_a, row.model_b, *cells))
+    sentences = "; ".join(f"{metric.label}: {metric.sentence}" for metric in metrics)
+    notes = ("A / B, each over all rows of its own run; no test compares them.", f"{sentences}.")
+    columns = ("condition", "A", "B", *(metric.label for metric in metrics))
+    yield Table("Other metrics", columns, tuple(rows), notes)

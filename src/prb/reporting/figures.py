@@ -112,7 +112,9 @@ def contrasts(summary: Summary, path: Path) -> None:
     results = [result for result in summary.pairs if result.condition == summary.shown]
     results.sort(key=lambda r: (r.accuracy.value is None, -(r.accuracy.value or 0)))
     models = [result.model for result in results]
-    alt = f"Gain and control of {len(models)} models in points, with 95 % intervals. {_about(summary)}"
+    data = summary.dataset
+    about = f"{shortened(data.label, 60)}: {data.rows} pairs, {data.clusters} clusters"
+    alt = f"Gain and control of {len(models)} models in points, with 95 % intervals. {about}"
     with drawing(path, width=7.5, height=1.3 + 0.26 * len(models), alt=alt) as figure:
         panels = figure.subplots(1, len(present), sharey=True, squeeze=False)[0]
         for axes, metric in zip(panels, present, strict=True):
@@ -129,24 +131,15 @@ def contrasts(summary: Summary, path: Path) -> None:
             axes.set_title(f"{metric.label}: {' − '.join(metric.needs)}")
             axes.set_xlabel("points, 95 % interval")
             axes.margins(x=0.1)
-        _rows(panels[0], models)
+        panels[0].set_yticks(range(len(models)), [shortened(model) for model in models])
+        panels[0].set_ylim(len(models) - 0.4, -0.6)
+        panels[0].tick_params(axis="y", length=0)
+        panels[0].grid()
         for axes in panels[1:]:
             axes.grid(axis="y")
-        figure.suptitle(_about(summary), x=0.01, ha="left")
+        figure.suptitle(about, x=0.01, ha="left")
         how = "filled: p < .05 (sign flips, Holm); stars: .05, .01, .001"
         figure.supxlabel(how, x=0.01, ha="left", fontsize=7, color=SOFT)
-
-
-def _rows(axes: Any, models: Sequence[str]) -> None:
-    axes.set_yticks(range(len(models)), [shortened(model) for model in models])
-    axes.set_ylim(len(models) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid()
-
-
-def _about(summary: Summary) -> str:
-    data = summary.dataset
-    return f"{shortened(data.label, 60)}: {data.rows} pairs, {data.clusters} clusters"
 
 
 # --- bon ---
@@ -234,6 +227,8 @@ def _show_evidence(axes: Any, sets: Sequence[ModelSet], bench: str, downstream: 
     axes.text(0, 1.02, "\n".join(lines), transform=axes.transAxes, va="bottom", fontsize=7, color=SOFT)
 
 
-Draw = Callable[..., None]
-FIGURES: dict[str, tuple[str, Draw]] = {"bon": ("bon.svg", best_of_n), "correlation": ("scatter.svg", scatter)}
+FIGURES: dict[str, tuple[str, Callable[..., None]]] = {
+    "bon": ("bon.svg", best_of_n),
+    "correlation": ("scatter.svg", scatter),
+}
 """By kind of result: what is drawn beside it."""

@@ -44,10 +44,6 @@ class Table(NamedTuple):
 
 
 # --- numbers ---
-PARTS = ("low", "high", "p", "p_holm", "n", "failed", "ties")
-"""Of an estimate or a contrast, beside its value: columns of CSV and Parquet files, in this order."""
-
-
 def number(value: float | None, digits: int = 1, *, scale: float = 1, sign: bool = False) -> str:
     if value is None:
         return MISSING
@@ -102,8 +98,8 @@ def p_equals(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
-def dollars(amount: float) -> str:
-    return f"${amount:,.4f}"
+def dollars(amount: float | None) -> str:
+    return MISSING if amount is None else f"${amount:,.4f}"
 
 
 FOLDERS = re.compile(r"""(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s/?&#"'<>|,;()]+/)+(?=[^\s/?&#])""")
@@ -123,8 +119,7 @@ def distinct(names: Iterable[str], mark: str = " ") -> list[str]:
     taken: list[str] = []
     for name in names:
         numbered = (f"{name}{mark}{number}" for number in count(2))
-        free = (one for one in chain([name], numbered) if one.lower() not in map(str.lower, taken))
-        taken.append(next(free))
+        taken.append(next(one for one in chain([name], numbered) if one.lower() not in map(str.lower, taken)))
     return taken
 
 
@@ -149,17 +144,14 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def as_csv(table: Table) -> str:
+    """A cell that a spreadsheet would take for a formula, as it begins like one and is not a number, gets an apostrophe
+    (https://owasp.org/www-community/attacks/CSV_Injection)."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(inert, table.columns))
-    writer.writerows(map(inert, row) for row in table.rows)
+    csv.writer(out, lineterminator="\n").writerows(
+        [f"'{cell}" if cell.startswith(FORMULA) and not IS_NUMBER.fullmatch(cell) else cell for cell in row]
+        for row in (table.columns, *table.rows)
+    )
     return out.getvalue()
-
-
-def inert(cell: str) -> str:
-    """A cell of a CSV file that no spreadsheet takes for a formula: where it begins like one and is not a number, an
-    apostrophe comes first (https://owasp.org/www-community/attacks/CSV_Injection)."""
-    return f"'{cell}" if cell.startswith(FORMULA) and not IS_NUMBER.fullmatch(cell) else cell
 
 
 def html_table(table: Table) -> str:
@@ -190,11 +182,11 @@ def show(*tables: Table) -> None:
     console = Console(soft_wrap=True, highlight=False)
     sections = []
     for table in tables:
-        title = Text(visible("\n".join(_fitted([table.title], width))), style="bold")
-        sections.append(Text("\n").join([title, *(Text(visible(line)) for line in _fitted(table.lead, width))]))
+        title = Text(visible("\n".join(wrap([table.title], width))), style="bold")
+        sections.append(Text("\n").join([title, *(Text(visible(line)) for line in wrap(table.lead, width))]))
         sections.append(Text(visible("\n".join(layout(table, width)))))
         if table.notes:
-            sections.append(Text(visible("\n".join(_fitted(table.notes, width))), style="dim"))
+            sections.append(Text(visible("\n".join(wrap(table.notes, width))), style="dim"))
     for position, section in enumerate(sections):
         console.print(*([""] if position else []), section, sep="\n")
 
@@ -207,26 +199,26 @@ def plain(table: Table) -> str:
 
 def say(*lines: str) -> None:
     """Lines of text on standard output; a terminal would break them within words, so there they are wrapped."""
-    sys.stdout.writelines(f"{visible(line)}\n" for line in _fitted(lines, _terminal_width()))
+    sys.stdout.writelines(f"{visible(line)}\n" for line in wrap(lines, _terminal_width()))
 
 
 def _terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _fitted(lines: Sequence[str], width: int | None) -> list[str]:
-    return list(lines) if width is None else [part for line in lines for part in wrap(line, width)]
-
-
-def wrap(text: str, width: int) -> list[str]:
+def wrap(lines: Sequence[str], width: int | None) -> Sequence[str]:
     """Lines of whole words; a longer word is folded."""
+    if width is None:
+        return lines
     from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text
 
-    if cell_len(text) <= width:
-        return [text]
-    return [line.plain.rstrip() for line in Text(text).wrap(Console(), width)]
+    wrapped: list[str] = []
+    for line in lines:
+        fits = cell_len(line) <= width
+        wrapped += [line] if fits else [part.plain.rstrip() for part in Text(line).wrap(Console(), width)]
+    return wrapped
 
 
 def layout(table: Table, width: int | None) -> list[str]:
@@ -256,7 +248,7 @@ def layout(table: Table, width: int | None) -> list[str]:
     for block in blocks:
         lines += [""] * bool(lines)
         for row in range(len(table.rows) + 1):
-            cells = [wrap(columns[n][row], widths[n]) for n in block]
+            cells = [wrap([columns[n][row]], widths[n]) for n in block]
             for parts in zip_longest(*cells, fillvalue=""):
                 spaces = [" " * (widths[n] - cell_len(part)) for n, part in zip(block, parts, strict=True)]
                 aligned = zip(block, parts, spaces, strict=True)

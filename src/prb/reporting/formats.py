@@ -11,7 +11,6 @@ import datetime
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -23,7 +22,6 @@ from pydantic import AfterValidator, Field
 
 from prb import __version__
 from prb.config import Name, OutputConfig, Place, Positional, config
-from prb.data.load import Dataset
 from prb.errors import BadInput, explain_import, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.hashing import digest
@@ -33,7 +31,7 @@ from prb.reporting.evaluation_results import numbers_table
 from prb.reporting.format import as_csv, distinct, table_of
 from prb.reporting.gather import EvaluationRun, dataset_of, explain_damage, inside, kind_of, read_run
 from prb.runs import OUTCOMES, read_lines, write_bytes
-from prb.summary import METRICS, Contrast, DatasetSummary, Metric, PairResult, Summary, UserTable, short_name
+from prb.summary import METRICS, Contrast, DatasetSummary, Metric, PairResult, UserTable, short_name
 from prb.types import Estimate, Item, Outcome, Pair
 
 BENCHMARK = "personalized-rewardbench"
@@ -47,8 +45,6 @@ SCORER = "preference"
 # --- settings ---
 @dataclass(frozen=True)
 class ExportOptions:
-    """What a format may be told."""
-
     dataset: Name | None = None
     """owner/name of the benchmark on the hub; hf needs it unless the run used hub:owner/name."""
     organization: Name = "unknown"
@@ -81,42 +77,25 @@ class ExportConfig(OutputConfig):
     texts: bool = True
     """Include questions, answers and replies of judges in inspect logs; without: ids and numbers."""
 
-    @property
-    def format(self) -> str:
-        return _parse_format(self.to)[0]
-
-    @property
-    def options(self) -> ExportOptions:
-        return _parse_format(self.to)[1]
-
 
 @dataclass(frozen=True)
 class ExportedRun:
     """A finished evaluation, as the formats need it."""
 
-    settings: ExportConfig
+    options: ExportOptions
     evaluation: EvaluationRun
-    dataset: Dataset | None
-    """With its texts, if they may be exported and are still there."""
-
-    @property
-    def summary(self) -> Summary:
-        return self.evaluation.summary
+    items: Mapping[str, Item]
+    """Rows of the dataset by id, if their texts may be exported and are still there."""
 
     @property
     def about(self) -> DatasetSummary:
-        return self.summary.dataset
+        return self.evaluation.summary.dataset
 
     @property
     def day(self) -> datetime.datetime:
         """Midnight (UTC) of the day that was told, else of today."""
-        day = self.settings.options.date or datetime.datetime.now(datetime.UTC).date()
+        day = self.options.date or datetime.datetime.now(datetime.UTC).date()
         return datetime.datetime(day.year, day.month, day.day, tzinfo=datetime.UTC)
-
-    @cached_property
-    def items(self) -> Mapping[str, Item]:
-        """Rows of the dataset by id; empty without texts."""
-        return {item.id: item for item in self.dataset} if self.dataset else {}
 
     @property
     def models(self) -> dict[str, str]:
@@ -128,7 +107,7 @@ class ExportedRun:
         """Id and options (revision, subset) of the dataset on the hub, from the run or from the options."""
         name = self.about.name
         spec = Spec.parse(name.removeprefix("hub:")) if name.startswith("hub:") else None
-        if given := self.settings.options.dataset:
+        if given := self.options.dataset:
             return given, spec.options if spec and spec.name == given else {}
         return (spec.name, spec.options) if spec else None
 
@@ -138,31 +117,33 @@ class ExportedRun:
     def estimates(self, model: str) -> Iterator[tuple[str, Metric, Estimate | Contrast]]:
         """The numbers of a model that have a value and rest on a number of rows, contrasts included, each with its
         condition."""
-        for result in self.summary.results:
+        for result in self.evaluation.summary.results:
             for key, value in result.metrics.items() if result.model == model else ():
                 if isinstance(value, Estimate) and value.value is not None and key in METRICS:
                     yield result.condition, METRICS[key], value
-        for key, contrast in self.summary.contrasts_of(model).items():
+        for key, contrast in self.evaluation.summary.contrasts_of(model).items():
             if contrast.value is not None and contrast.n and contrast.condition:
                 yield contrast.condition, METRICS[key], contrast
 
 
 def export(config: ExportConfig, *, progress: Progress = SILENT) -> list[Path]:
     """Write a finished evaluation in a format that other tools read; returns the paths of the files."""
+    name, options = _parse_format(config.to)
     if kind_of(config.run) != "evaluate":
         raise BadInput(f"{config.run} is not a run of `prb evaluate`; only those can be exported")
     evaluation = read_run(config.run)
     progress.begin(f"reading {config.run}")
     outcomes = read_outcomes(config.run)  # every line is checked before anything is made from it
-    dataset = None
-    if config.texts and FORMATS[config.format].texts:
+    items: dict[str, Item] = {}
+    if config.texts and FORMATS[name].texts:
         dataset, missing = dataset_of([evaluation], outcomes.pairs, progress)
+        items = {item.id: item for item in dataset or ()}
         if missing:
             progress.note(f"exported without texts: {missing}")
-    progress.begin(f"writing {config.format}")
-    out = config.out or inside(config.run, "export", config.format)
+    progress.begin(f"writing {name}")
+    out = config.out or inside(config.run, "export", name)
     with explain_damage(config.run):
-        return FORMATS[config.format].write(ExportedRun(config, evaluation, dataset), out)
+        return FORMATS[name].write(ExportedRun(options, evaluation, items), out)
 
 
 def write_file(path: Path, content: bytes) -> Path:
@@ -200,7 +181,7 @@ def write_hub_results(run: ExportedRun, out: Path) -> list[Path]:
     dataset, options = run.hub
     if not HUB_ID.fullmatch(dataset):
         raise BadInput(f"dataset={dataset!r} is not owner/name")
-    day = run.settings.options.date
+    day = run.options.date
     revision = {"revision": options["revision"]} if options.get("revision") else {}
     rows = f"{run.about.rows} rows" + (f" of split {run.about.split}" if run.about.split else "")
     files = []
@@ -229,7 +210,7 @@ def write_hub_results(run: ExportedRun, out: Path) -> list[Path]:
 def write_records(run: ExportedRun, out: Path) -> list[Path]:
     """One record per model. A failure is not a score: it is counted beside the estimate."""
     files = []
-    time, options, settings = str(int(run.day.timestamp())), run.settings.options, run.evaluation.settings.saved()
+    time, settings = str(int(run.day.timestamp())), run.evaluation.settings.saved()
     told = {key: str(value) for key, value in settings.items() if key != "model"}
     told["dataset"] = short_name(told["dataset"])
     for name, spec in run.models.items():
@@ -240,12 +221,12 @@ def write_records(run: ExportedRun, out: Path) -> list[Path]:
         record = {
             "schema_version": SCHEMA,
             "evaluation_id": evaluation,
-            **({"evaluation_timestamp": time} if options.date else {}),
+            **({"evaluation_timestamp": time} if run.options.date else {}),
             "retrieved_timestamp": time,
             "source_metadata": {
                 "source_name": "Personalized RewardBench",
                 "source_type": "evaluation_run",
-                "source_organization_name": options.organization,
+                "source_organization_name": run.options.organization,
                 "evaluator_relationship": "other",
             },
             "eval_library": {"name": "prb", "version": __version__, "additional_details": told},
@@ -260,6 +241,15 @@ def write_records(run: ExportedRun, out: Path) -> list[Path]:
 
 
 def _result(run: ExportedRun, condition: str, metric: Metric, value: Estimate | Contrast) -> dict[str, Any]:
+    about = run.about
+    facts = {"fingerprint": about.fingerprint, "users": str(about.users), "clusters": str(about.clusters)}
+    source: dict[str, Any] = {"dataset_name": short_name(about.name), "source_type": "other"}
+    if run.hub is None:
+        facts |= {"split": about.split or "all", "rows": str(about.rows)}
+    else:
+        name, split = run.hub[0], {"hf_split": about.split} if about.split else {}
+        source = {"dataset_name": name.partition("/")[2], "source_type": "hf_dataset", "hf_repo": name}
+        source |= {**split, "samples_number": about.rows}
     interval = {}
     if value.low is not None:
         method = "inverted sign-flip test" if metric.needs else "clustered by user"
@@ -269,7 +259,7 @@ def _result(run: ExportedRun, condition: str, metric: Metric, value: Estimate | 
     return {
         "evaluation_result_id": f"{metric.key}/{condition}",
         "evaluation_name": f"{metric.key} ({condition})",
-        "source_data": _source(run),
+        "source_data": {**source, "additional_details": facts},
         "metric_config": {
             "metric_id": metric.key if metric.key == "accuracy" else f"prb.{metric.key}",
             "metric_name": metric.key,
@@ -288,22 +278,11 @@ def _result(run: ExportedRun, condition: str, metric: Metric, value: Estimate | 
     }
 
 
-def _source(run: ExportedRun) -> dict[str, Any]:
-    about = run.about
-    details = {"fingerprint": about.fingerprint, "users": str(about.users), "clusters": str(about.clusters)}
-    if run.hub is None:
-        details |= {"split": about.split or "all", "rows": str(about.rows)}
-        return {"dataset_name": short_name(about.name), "source_type": "other", "additional_details": details}
-    name, split = run.hub[0], {"hf_split": about.split} if about.split else {}
-    place = {"dataset_name": name.partition("/")[2], "source_type": "hf_dataset", "hf_repo": name}
-    return {**place, **split, "samples_number": about.rows, "additional_details": details}
-
-
 # --- inspect ---
 def write_logs(run: ExportedRun, out: Path) -> list[Path]:
     """One log per model and condition, written by inspect_ai itself: a pair is a sample, credit its score. A failure is
     an unscored sample with its reason."""
-    if run.summary.task != "pairs":
+    if run.evaluation.summary.task != "pairs":
         raise BadInput(f"{run.evaluation.folder} has no pairs; inspect logs hold pairs as samples")
     try:
         from inspect_ai.log import write_eval_log
@@ -314,7 +293,7 @@ def write_logs(run: ExportedRun, out: Path) -> list[Path]:
         outcomes.setdefault((outcome.model, outcome.condition), []).append(outcome)
     names = file_names(list(run.models))
     files = []
-    for result in run.summary.pairs:
+    for result in run.evaluation.summary.pairs:
         cell = result.model, result.condition
         path = write_file(out / f"{names[cell[0]]}_{cell[1]}.eval", b"")  # a folder that cannot be written is one line
         write_eval_log(_log(run, result, outcomes[cell]), str(path))
@@ -403,7 +382,12 @@ def _sample(run: ExportedRun, outcome: Outcome) -> Any:
 def write_tables(run: ExportedRun, out: Path) -> list[Path]:
     """`estimates` (one row per model and condition), `outcomes` and `users`; without texts: lists become counts, or
     columns with a number."""
-    folder = run.evaluation.folder
+    folder, users = run.evaluation.folder, list[dict[str, Any]]()
+    table = UserTable.of_run(folder)
+    for row in table.results:
+        for user, *numbers in zip(table.users, *row.columns.values(), strict=True):
+            about = {"user": user, "model": row.model, "condition": row.condition}
+            users.append(about | dict(zip(row.columns, numbers, strict=True)))
     names = ("pair", "user", "cluster", "model", "condition", "credit", "margin", "failure", "failure_kind")
     outcomes = [
         {name: getattr(outcome, name) for name in (*names, "leaks", "cut", "tokens", "seconds", "cost")}
@@ -413,19 +397,11 @@ def write_tables(run: ExportedRun, out: Path) -> list[Path]:
         for outcome in run.outcomes()
     ]
     tables = {
-        "estimates": numbers_table({folder.name: run.summary}),
+        "estimates": numbers_table({folder.name: run.evaluation.summary}),
         "outcomes": table_of(outcomes),
-        "users": table_of(list(user_rows(UserTable.of_run(folder)))),
+        "users": table_of(users),
     }
     return [write_file(out / f"{name}.csv", as_csv(table).encode()) for name, table in tables.items()]
-
-
-def user_rows(table: UserTable) -> Iterator[dict[str, Any]]:
-    """One row per user, model and condition."""
-    for row in table.results:
-        for user, *numbers in zip(table.users, *row.columns.values(), strict=True):
-            about = {"user": user, "model": row.model, "condition": row.condition}
-            yield about | dict(zip(row.columns, numbers, strict=True))
 
 
 class Format(NamedTuple):

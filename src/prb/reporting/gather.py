@@ -37,7 +37,7 @@ from prb.reporting.results import (
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, part_of, read_lines, read_object
 from prb.stats.estimate import Ints, codes
 from prb.stats.paired import corrected
-from prb.summary import CONDITIONS, Contrast, DatasetSummary, PairResult, Summary, short_name, shown_condition
+from prb.summary import CONDITIONS, Contrast, DatasetSummary, PairResult, Summary, short_name
 
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
@@ -115,12 +115,6 @@ class EvaluationRun:
     dataset: Dataset | None = None
     """If it was loaded already, and is not to be taken from where the run's settings say."""
 
-    @property
-    def rows(self) -> tuple[Any, ...]:
-        """Equal for runs that used the same rows."""
-        about = self.summary.dataset
-        return about.fingerprint, about.split, about.rows, about.left_out
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -162,15 +156,6 @@ class Group:
     @property
     def about(self) -> DatasetSummary:
         return self.entries[0].run.summary.dataset
-
-    @property
-    def label(self) -> str:
-        about, split = self.about, self.about.split
-        return f"{short_name(about.name)}{f' · {split}' if split else ''} · {about.rows:,} pairs"
-
-    @property
-    def shown(self) -> str:
-        return shown_condition(self.conditions)
 
     @cached_property
     def summary(self) -> Summary:
@@ -220,36 +205,35 @@ class Inputs:
     appendix: tuple[Table, ...] = ()
     """What stands below the leaderboard, such as submissions that were refused."""
 
-    @property
-    def evaluations(self) -> list[EvaluationRun]:
-        runs = [entry.run for group in self.groups for entry in group.entries]
-        return list({run.folder: run for run in [*runs, *self.ratings]}.values())
-
 
 def gather(
     places: Sequence[Path],
     *,
     runs: Sequence[EvaluationRun] = (),
     texts: bool = True,
-    notices: Sequence[Table] = (),
     appendix: Sequence[Table] = (),
     progress: Progress = SILENT,
 ) -> Inputs:
     """`runs`: evaluations that were read already, beside those at `places`."""
+    places = list(dict.fromkeys(places))
+    unfinished = [p for p in places if (p / CONFIG).exists() and not (p / SUMMARY).exists()]
+    under_way = [place for place in unfinished if "evaluate" in read_object(place / CONFIG)]
+    parts = [read_partial(place) for place in under_way]
+    runs = [*runs, *(run for run, _ in parts if run is not None)]
     others: dict[str, list[Run]] = {}
-    runs = list(runs)
-    for place in dict.fromkeys(places):
+    for place in (place for place in places if place not in under_way):
         if (kind := kind_of(place)) == "evaluate":
             runs.append(read_run(place))
         else:
             others.setdefault(kind, []).append(read_any(place))
     by_rows: dict[tuple[Any, ...], list[EvaluationRun]] = {}
     for run in runs:
+        data = run.summary.dataset
         if run.summary.task == "pairs":
-            by_rows.setdefault(run.rows, []).append(run)
+            by_rows.setdefault((data.fingerprint, data.split, data.rows, data.left_out), []).append(run)
     groups = tuple(_group(f"d{n}", same, progress) for n, same in enumerate(by_rows.values()))
     ratings = tuple(run for run in runs if run.summary.task != "pairs")
-    return Inputs(groups, ratings, others, texts, tuple(notices), tuple(appendix))
+    return Inputs(groups, ratings, others, texts, tuple(table for _, table in parts), tuple(appendix))
 
 
 def read_run(folder: Path) -> EvaluationRun:
@@ -261,7 +245,12 @@ def read_run(folder: Path) -> EvaluationRun:
 
 
 def _group(name: str, runs: Sequence[EvaluationRun], progress: Progress) -> Group:
-    entries = name_models(runs)
+    # a model that is in several runs has the run's name in brackets, and a number where that is not enough
+    models = [(*split_alias(model), run) for run in runs for model in run.settings.models]
+    names = [without_folders(model) for model, _, _ in models]
+    in_runs = [f"{name} ({run.folder.name})" for name, (_, _, run) in zip(names, models, strict=True)]
+    shown = distinct([name if names.count(name) == 1 else long for name, long in zip(names, in_runs, strict=True)])
+    entries = tuple(Entry(name, *model) for name, model in zip(shown, models, strict=True))
     columns: dict[tuple[str, str], Column] = {}
     first: Outcomes | None = None
     for run in runs:
@@ -294,15 +283,6 @@ def _group(name: str, runs: Sequence[EvaluationRun], progress: Progress) -> Grou
     )
 
 
-def name_models(runs: Sequence[EvaluationRun]) -> tuple[Entry, ...]:
-    """A model that is in several runs has the run's name in brackets, and a number where that is not enough."""
-    models = [(*split_alias(model), run) for run in runs for model in run.settings.models]
-    names = [without_folders(model) for model, _, _ in models]
-    in_runs = [f"{name} ({run.folder.name})" for name, (_, _, run) in zip(names, models, strict=True)]
-    shown = distinct([name if names.count(name) == 1 else long for name, long in zip(names, in_runs, strict=True)])
-    return tuple(Entry(name, *model) for name, model in zip(shown, models, strict=True))
-
-
 def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Progress) -> tuple[Dataset | None, str]:
     """The rows, if they are still where the run found them and unchanged; else why not."""
     settings, about = runs[0].settings, runs[0].summary.dataset
@@ -322,11 +302,6 @@ def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Pr
 # --- runs under way ---
 # Models are compared on the same rows. So a report shows the models that are finished, or, while there is none, those
 # that have begun, on the rows that all of them have done. The others are in the table of progress.
-def is_under_way(place: Path) -> bool:
-    """Whether a folder is an evaluation that has not finished."""
-    return (place / CONFIG).exists() and not (place / SUMMARY).exists() and "evaluate" in read_object(place / CONFIG)
-
-
 def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
     """What a run has done so far, if it is enough to report, and its progress."""
     config = read_object(folder / CONFIG)

@@ -7,7 +7,7 @@ ranking without some clusters, and between halves of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -32,7 +32,7 @@ from prb.stats.ranking import (
     split_half,
     without_random,
 )
-from prb.summary import CONDITIONS, MAIN, METRICS, Metric, short_name
+from prb.summary import CONDITIONS, MAIN, METRICS, Metric, short_name, shown_condition
 
 STEPS = 20
 """Positions of the slider on the stability page, from no cluster to half of them."""
@@ -46,21 +46,22 @@ def describe(group: Group) -> dict[str, Any]:
     measured |= {key for result in results for key, value in result.metrics.items() if value is not None}
     ranked = "misapplication" if data.only_restraint and "misapplication" in measured else "control"
     attributes = ("key", "label", "unit", "better", "tested", "needs", "reference")
-
-    def described(metrics: Iterable[Metric]) -> list[dict[str, Any]]:
-        return [{**{name: getattr(m, name) for name in attributes}, "says": m.sentence} for m in metrics]
-
+    metrics = [
+        (metric.column, {**{name: getattr(metric, name) for name in attributes}, "says": metric.sentence})
+        for metric in METRICS.values()
+        if metric.task == "pairs"
+    ]
     return {
         "id": group.id,
-        "label": group.label,
+        "label": f"{short_name(data.name)}{f' · {data.split}' if data.split else ''} · {data.rows:,} pairs",
         "verdict": {"headline": conclusion.headline, "sentences": conclusion.sentences, "size": conclusion.size},
         "ranked": ranked if conclusion.measured else None,
         "about": {**to_builtins(data), "name": short_name(data.name)},  # never a path of this machine
         "conditions": group.conditions,
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
-        "metrics": described(columns()),
-        "others": described(m for m in METRICS.values() if m.task == "pairs" and not m.column),
-        "shown": group.shown,
+        "metrics": [about for column, about in metrics if column],
+        "others": [about for column, about in metrics if not column],
+        "shown": shown_condition(group.conditions),
         "models": [describe_model(group, entry) for entry in group.entries],
         "leader": [entry.name for entry in group.entries].index(leader.model),
         "categories": sorted({label for result in results for label in result.by_category}),
@@ -220,7 +221,7 @@ def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
     ranges = {}
     for condition, of_two in tests.items():
         present = {n for n, column in group.under(condition) if not np.isnan(column.credit).all()}
-        ranges[condition] = rank_ranges(len(group.entries), ranked & present, winners(of_two))
+        ranges[condition] = rank_ranges(len(group.entries), ranked & present, of_two)
     for metric in columns():
         if metric.difference and set(metric.needs) <= set(group.conditions):
             to, since = (dict(group.under(condition)) for condition in metric.needs)
@@ -231,20 +232,18 @@ def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
                 both = ~(np.isnan(x) | np.isnan(y))
                 p, test = paired_p(x[both], y[both], group.clusters[both], seed=seed) if both.any() else (None, "none")
                 pairs.append({"a": i, "b": j, "value": float(np.sum(x[both] - y[both])), "p": p, "test": test})
-            ranges[metric.key] = rank_ranges(len(group.entries), values, winners(corrected(pairs)))
+            ranges[metric.key] = rank_ranges(len(group.entries), values, corrected(pairs))
     return ranges
 
 
-def winners(tests: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Who is significantly better than whom: (winner, loser)."""
-    significantly = [test for test in tests if significant(test["p_holm"])]
-    return [(test["a"], test["b"]) if test["value"] > 0 else (test["b"], test["a"]) for test in significantly]
-
-
-def rank_ranges(models: int, ranked: Collection[int], better: Sequence[tuple[int, int]]) -> list[Range | None]:
-    """From who is significantly better than whom: a model is behind those, and ahead of the ones it beats."""
-    inside = [(winner, loser) for winner, loser in better if winner in ranked and loser in ranked]
-    above, below = Counter(loser for _, loser in inside), Counter(winner for winner, _ in inside)
+def rank_ranges(models: int, ranked: Collection[int], tests: Sequence[Mapping[str, Any]]) -> list[Range | None]:
+    """A model is behind those that are significantly better than it, and ahead of those that it is better than."""
+    above, below = Counter[int](), Counter[int]()
+    for test in tests:
+        if significant(test["p_holm"]) and test["a"] in ranked and test["b"] in ranked:
+            winner, loser = (test["a"], test["b"]) if test["value"] > 0 else (test["b"], test["a"])
+            above[loser] += 1
+            below[winner] += 1
     return [(1 + above[n], len(ranked) - below[n]) if n in ranked else None for n in range(models)]
 
 

@@ -20,7 +20,7 @@ from prb.reporting.format import without_folders
 from prb.reporting.gather import DataFile, Entry, Group, Inputs, explain_damage
 from prb.reporting.results import Audit, BestOfN, Correlation, Ppo, Run, Study, set_sentences
 from prb.stats.bias import by_margin, histogram
-from prb.stats.estimate import Floats, Ints, by_label, chance_spread, codes, spread, user_means, wilson
+from prb.stats.estimate import Ints, by_label, chance_spread, codes, spread, user_means, wilson
 from prb.summary import CONDITIONS
 from prb.types import Pair, Post
 from prb.work import chunks
@@ -32,7 +32,6 @@ PPO_PANELS = {
     "entropy": "entropy",
 }
 """The columns of a PPO run's curves that are drawn, with their labels."""
-BINS = 4
 EXAMPLES = 5
 """Pairs shown for each reason of failure."""
 MIN_USERS = 10
@@ -77,18 +76,18 @@ def _condition(group: Group, entry: Entry, condition: str, column: Column, users
         "by_margin": by_margin(column.margin, column.credit, group.clusters),
         "cost": {"seconds": column.seconds, "tokens": column.tokens, "money": column.cost, "outcomes": len(column)},
         "reasons": [
-            {"reason": reason, "n": len(rows), "pairs": rows[:EXAMPLES], "example": column.details[rows[0]].failure}
+            {"reason": reason, "n": len(rows), "pairs": rows[:EXAMPLES]}
             for reason, rows in sorted(failures.items(), key=lambda item: -len(item[1]))
         ],
     }
 
 
-def bins(values: Sequence[int], most: int = BINS) -> tuple[list[str], list[str]]:
-    """About equally full bins, or one per number if there are few: the label of each value, and all labels in order."""
+def bins(values: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Four bins, about equally full, or one per number if there are few: the label of each value, and all in order."""
     numbers = np.array(values)
     distinct = np.unique(numbers)
-    quantiles = np.quantile(numbers, np.arange(most) / most, method="higher")
-    starts = distinct if len(distinct) <= most else np.unique(quantiles)
+    quantiles = np.quantile(numbers, np.arange(4) / 4, method="higher")
+    starts = distinct if len(distinct) <= 4 else np.unique(quantiles)
     place = np.searchsorted(starts, numbers, side="right") - 1
     spans = [(int(numbers[place == n].min()), int(numbers[place == n].max())) for n in range(len(starts))]
     names = [str(low) if low == high else f"{low}–{high}" for low, high in spans]
@@ -118,25 +117,21 @@ def users_data(inputs: Inputs) -> Iterator[DataFile]:
                     estimates = by_label(column.credit, group.clusters, row_labels)
                     worst_first = sorted((1.0 if e.value is None else e.value, name) for name, e in estimates.items())
                     groups[attribute] = {name: estimates[name].as_dict() for _, name in worst_first}
-                models[str(n)] = {**accuracy_of_users(column.credit, users), "groups": groups}
+                means, counts, present = user_means(column.credit, users)
+                low, high = wilson(means, counts)  # of further questions of the same users, not of other users
+                worst = np.lexsort((present, -counts, means))  # of equals those with more rows first
+                models[str(n)] = {
+                    "user": present[worst].tolist(),
+                    "value": means[worst].round(4).tolist(),
+                    "low": low[worst].round(4).tolist(),
+                    "high": high[worst].round(4).tolist(),
+                    "rows": counts[worst].tolist(),
+                    **spread(means),
+                    "by_chance": chance_spread(means, counts),
+                    "groups": groups,
+                }
             page = {"models": models, "min_users": MIN_USERS, "small_groups": small}
             yield f"{group.id}/users-{condition}", page
-
-
-def accuracy_of_users(credit: Floats, users: Ints) -> dict[str, Any]:
-    """Worst first; of equals those with more rows."""
-    means, rows, present = user_means(credit, users)
-    low, high = wilson(means, rows)  # of further questions of the same users, not of other users
-    order = np.lexsort((present, -rows, means))
-    return {
-        "user": present[order].tolist(),
-        "value": means[order].round(4).tolist(),
-        "low": low[order].round(4).tolist(),
-        "high": high[order].round(4).tolist(),
-        "rows": rows[order].tolist(),
-        **spread(means),
-        "by_chance": chance_spread(means, rows),
-    }
 
 
 # --- pairs: small columns for the list, everything about a pair in chunks that load on demand ---
@@ -156,7 +151,7 @@ def pairs_data(inputs: Inputs) -> Iterator[DataFile]:
         for n, rows in enumerate(chunks(range(len(group.pairs)), CHUNK)):
             pairs = [item for item in islice(items, len(rows)) if isinstance(item, Pair)] if items else []
             heads += [pair.question[:HEAD] for pair in pairs]
-            yield f"{group.id}/pairs-{n}", Chunk(group, texts=inputs.texts).build(rows, pairs)
+            yield f"{group.id}/pairs-{n}", _chunk(group, rows, pairs, texts=inputs.texts)
         yield f"{group.id}/pairs", _index(group, heads if items else None)
 
 
@@ -192,64 +187,60 @@ View = tuple[tuple[str, ...], tuple[str, ...], int, ShownHistory]
 """What a model was shown of the user: ids of posts, plan; and by which seed and history its run picks donors."""
 
 
-class Chunk:
+def _chunk(group: Group, rows: Sequence[int], items: Sequence[Pair], *, texts: bool) -> dict[str, Any]:
     """Pairs with everything the models were shown and returned; posts that several pairs share are written once."""
+    posts: dict[Post, int] = {}
+    pairs: list[dict[str, Any]] = []
+    for row, item in zip_longest(rows, items):
+        pairs.append({"said": {c: _said(group, row, c, item, posts, texts=texts) for c in group.conditions}})
+        if item is None:
+            continue
+        others = [(n < item.n_best, text) for n, text in enumerate(item.answers) if n not in (0, item.n_best)]
+        parts: dict[str, Sequence[Any]] = {"context": item.context, "choices": item.choices, "others": others}
+        pairs[-1] |= {
+            "question": item.question,
+            "chosen": item.chosen,
+            "rejected": item.rejected,
+            "rubric": [(aspect.label, aspect.evidence, aspect.reason) for aspect in item.rubric],
+            "narrative": item.narrative,
+            "profile": [posts.setdefault(post, len(posts)) for post in item.profile],
+            "topic": item.topic,
+            "groups": dict(item.groups),
+            **{name: [tuple(part) for part in some] for name, some in parts.items() if some},
+        }
+    return {"posts": [tuple(post) for post in posts], "pairs": pairs}
 
-    def __init__(self, group: Group, *, texts: bool) -> None:
-        self._group, self._texts = group, texts
-        self._posts: dict[Post, int] = {}
 
-    def build(self, rows: Sequence[int], items: Sequence[Pair]) -> dict[str, Any]:
-        pairs: list[dict[str, Any]] = []
-        for row, item in zip_longest(rows, items):
-            pairs.append({"said": {c: self._outcomes(row, c, item) for c in self._group.conditions}})
-            if item is None:
-                continue
-            others = [(n < item.n_best, text) for n, text in enumerate(item.answers) if n not in (0, item.n_best)]
-            parts: dict[str, Sequence[Any]] = {"context": item.context, "choices": item.choices, "others": others}
-            pairs[-1] |= {
-                "question": item.question,
-                "chosen": item.chosen,
-                "rejected": item.rejected,
-                "rubric": [(aspect.label, aspect.evidence, aspect.reason) for aspect in item.rubric],
-                "narrative": item.narrative,
-                "profile": [self._number(post) for post in item.profile],
-                "topic": item.topic,
-                "groups": dict(item.groups),
-                **{name: [tuple(part) for part in some] for name, some in parts.items() if some},
-            }
-        return {"posts": [tuple(post) for post in self._posts], "pairs": pairs}
-
-    def _number(self, post: Post) -> int:
-        return self._posts.setdefault(post, len(self._posts))
-
-    def _outcomes(self, row: int, condition: str, item: Pair | None) -> dict[str, Any]:
-        """By model number; posts and plan that several models were shown are written once, as a view."""
-        numbers: dict[View, int] = {}
-        models = {}
-        for n, column in self._group.under(condition):
-            detail, settings = column.details[row], self._group.entries[n].run.settings
-            shown = (detail.post_ids, detail.plan, settings.seed, settings.shown)
-            outcome = {
-                "m": _rounded(float(column.margin[row])),
-                "s": [_rounded(score) for score in detail.scores or ()],
-                "v": detail.verdicts,
-                "f": detail.failure,
-                "t": detail.text if self._texts else (),
-                "w": numbers.setdefault(shown, len(numbers)),
-            }
-            models[str(n)] = {key: value for key, value in outcome.items() if value}
-        views: list[dict[str, Any]] = []
-        for ids, plan, seed, history in numbers:
-            views.append({"ids": ids, "plan": plan if self._texts else ()})
-            if CONDITIONS[condition].donors and item and self._group.dataset:
-                users = self._group.dataset.users
-                donor = pick_donor(item, users, seed, history.donors, history.kind)
-                posts = {post.id: post for post in users.history(donor).posts} if donor else {}
-                known = posts.keys() >= set(ids)  # a condition of another package may have picked somebody else
-                lent = [self._number(posts[i]) for i in ids] if known else []
-                views[-1] |= {"donor": donor if known else None, "lent": lent}
-        return {"models": models, "views": views}
+def _said(
+    group: Group, row: int, condition: str, item: Pair | None, posts: dict[Post, int], *, texts: bool
+) -> dict[str, Any]:
+    """By model number; posts and plan that several models were shown are written once, as a view. New posts are added
+    to `posts`, which has their numbers."""
+    numbers: dict[View, int] = {}
+    models = {}
+    for n, column in group.under(condition):
+        detail, settings = column.details[row], group.entries[n].run.settings
+        shown = (detail.post_ids, detail.plan, settings.seed, settings.shown)
+        outcome = {
+            "m": _rounded(float(column.margin[row])),
+            "s": [_rounded(score) for score in detail.scores or ()],
+            "v": detail.verdicts,
+            "f": detail.failure,
+            "t": detail.text if texts else (),
+            "w": numbers.setdefault(shown, len(numbers)),
+        }
+        models[str(n)] = {key: value for key, value in outcome.items() if value}
+    views: list[dict[str, Any]] = []
+    for ids, plan, seed, history in numbers:
+        views.append({"ids": ids, "plan": plan if texts else ()})
+        if CONDITIONS[condition].donors and item and group.dataset:
+            users = group.dataset.users
+            donor = pick_donor(item, users, seed, history.donors, history.kind)
+            by_id = {post.id: post for post in users.history(donor).posts} if donor else {}
+            known = by_id.keys() >= set(ids)  # a condition of another package may have picked somebody else
+            lent = [posts.setdefault(by_id[i], len(posts)) for i in ids] if known else []
+            views[-1] |= {"donor": donor if known else None, "lent": lent}
+    return {"models": models, "views": views}
 
 
 # --- results of other verbs ---

@@ -12,9 +12,9 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 from shlex import quote
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import convert
 
 from prb.downstream.bon import BonSummary
 from prb.downstream.columns import PLURAL
@@ -46,7 +46,6 @@ from prb.study.agreement import AgreementSummary, verdict
 from prb.work import Planned, count_reasons
 
 T = TypeVar("T")
-Result = Mapping[str, Any]
 REPLY_TOKENS = 200
 """What a dry run takes a reply of an LLM to have."""
 MEASURES = {
@@ -69,6 +68,8 @@ class Run(Finished):
     """The result file in the folder."""
     keys: ClassVar[frozenset[str]] = frozenset()
     """By which a result file is recognized that is given without its folder."""
+    label: ClassVar[str] = "run"
+    """Of the folder, in the last line; nothing is said of it without one."""
 
     def tables(self) -> Sequence[Table]:
         """What the command prints, the answer first."""
@@ -85,7 +86,7 @@ class Run(Finished):
 
     def footer(self) -> str:
         """Where the result is, and what to do next."""
-        return f"run: {self.folder}"
+        return f"{self.label}: {self.folder}" if self.label else ""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.folder}>"
@@ -108,16 +109,10 @@ def significant(p: float | None) -> bool:
 
 
 # --- dry runs ---
-class PlannedCalls(Struct, frozen=True):
-    model: str
-    calls: int
-    owed: int
-    tokens: int
-    usd: float | None
-
-
 class DryRun(Run):
     """What a run would ask, with `dry_run`; nothing was asked, and nothing is in its folder yet."""
+
+    label = ""
 
     @classmethod
     def of(cls, folder: Path, planned: Mapping[str, Planned], specs: Mapping[str, str]) -> DryRun:
@@ -129,24 +124,21 @@ class DryRun(Run):
             if prices:
                 read, written = float(prices.get("usd_in", 0)), float(prices.get("usd_out", 0))
                 usd = (tokens * read + calls.owed * REPLY_TOKENS * written) / 1e6
-            rows.append(PlannedCalls(name, len(calls.keys), calls.owed, tokens, usd))
-        return cls(folder, {"dry_run": to_builtins(rows)})
+            row = {"model": name, "calls": len(calls.keys), "owed": calls.owed, "tokens": tokens, "usd": usd}
+            rows.append(row)
+        return cls(folder, {"dry_run": rows})
 
     def tables(self) -> Sequence[Table]:
         rows = []
-        for row in convert(self.summary["dry_run"], list[PlannedCalls]):
-            counts = (row.calls, row.calls - row.owed, row.owed, row.tokens)
-            cost = MISSING if row.usd is None else dollars(row.usd)
-            rows.append((row.model, *(f"{count:,}" for count in counts), cost))
+        for row in self.summary["dry_run"]:
+            counts = (row["calls"], row["calls"] - row["owed"], row["owed"], row["tokens"])
+            rows.append((row["model"], *(f"{count:,}" for count in counts), dollars(row["usd"])))
         notes = (
             "Nothing was asked. Tokens to read are estimated as characters / 4, without a judge's instructions.",
             f"Cost: usd_in for what is read, usd_out for {REPLY_TOKENS} tokens per reply, where the spec has prices.",
         )
         columns = ("model", "calls", "known", "to ask", "tokens", "cost")
         return [Table("Dry run", columns, tuple(rows), notes)]
-
-    def footer(self) -> str:
-        return ""
 
 
 # --- grade ---
@@ -238,10 +230,6 @@ class BuiltBenchmark(Run):
     file = "card.json"
 
     @property
-    def pairs(self) -> Path:
-        return self.folder / "pairs.jsonl"
-
-    @property
     def is_estimate(self) -> bool:
         return "stages" in self.summary
 
@@ -251,9 +239,9 @@ class BuiltBenchmark(Run):
         rows = []
         for stage, cost in self.summary["stages"].items():
             counts = [f"{cost[name]:,}" for name in ("calls", "tokens_in", "tokens_out")]
-            rows.append((stage, *counts, MISSING if cost["usd"] is None else dollars(cost["usd"])))
+            rows.append((stage, *counts, dollars(cost["usd"])))
         total = self.summary["usd"]
-        rows.append(("total", "", "", "", MISSING if total is None else dollars(total)))
+        rows.append(("total", "", "", "", dollars(total)))
         records = plural(self.summary["records"], "record")
         title = f"{records}, if every reply can be parsed and every pair passes in its first round"
         notes = ["Pairs that fail a gate are rewritten and cost more."]
@@ -265,7 +253,6 @@ class BuiltBenchmark(Run):
         if self.is_estimate:
             return []
         card, counts = self.summary, self.summary["counts"]
-        paid = f"{sum(cost['calls'] for cost in card['cost'].values()):,} calls, {dollars(card['usd'])}"
         size = f"{plural(counts['rows'], 'row')} of {plural(counts['people'], 'user')}"
         lines = [f"{size} ({plural(counts['mirror_rows'], 'mirror row')})"]
         if counts["rejected"]:
@@ -274,7 +261,7 @@ class BuiltBenchmark(Run):
         for name, value in card["user_blind_accuracy"].items():
             right = "not measured, too few pairs" if value is None else f"{percent(value)} % right without the user"
             lines.append(f"{name}: {right}")
-        lines.append(paid)
+        lines.append(f"{sum(cost['calls'] for cost in card['cost'].values()):,} calls, {dollars(card['usd'])}")
         if card["failures"]:
             lines.append(f"failed requests: {count_reasons(card['failures'])}")
         if counts["rejected_by_gate"].get("endpoint"):
@@ -284,8 +271,8 @@ class BuiltBenchmark(Run):
     def footer(self) -> str:
         if self.is_estimate:
             return ""
-        rows = self.summary["counts"]["rows"]
-        return f"build: {self.folder}" + (f"   try: prb evaluate --dataset {self.pairs}" if rows else "")
+        rows, pairs = self.summary["counts"]["rows"], self.folder / "pairs.jsonl"
+        return f"build: {self.folder}" + (f"   try: prb evaluate --dataset {pairs}" if rows else "")
 
 
 # --- train ---
@@ -333,6 +320,7 @@ class Audit(Run):
 
     kind = "audit"
     file = "audit.json"
+    label = "written"
     keys = frozenset({"floors", "giveaways", "verdict"})
     typed = decoded(AuditSummary)
 
@@ -383,9 +371,6 @@ class Audit(Run):
             tables.append(Table(title, ("word", "only chosen", "only rejected", "p"), words, (note,)))
         return tables
 
-    def footer(self) -> str:
-        return f"written: {self.folder}"
-
 
 def _vote_table(votes: Sequence[VoteShares]) -> Table:
     """Parts of the variance of votes, by table."""
@@ -415,12 +400,8 @@ class BestOfN(Run):
     typed = decoded(BonSummary)
 
     def tables(self) -> Sequence[Table]:
-        curves, *others = self.numbers()
-        return [curves._replace(title=self.sentence, lead=(curves.title,)), *others]
-
-    @property
-    def sentence(self) -> str:
-        """Does picking by a reward model gain over a random pick? By sign flips over clusters, after Holm."""
+        """With the answer as title: does picking by a model gain over a random pick? By sign flips over clusters, after
+        Holm."""
         bon = self.typed
         ends = {result.model: result.headroom[-1] for result in bon.results}
         shown = [row for row in bon.over_chance if significant(row.p_holm)]
@@ -434,7 +415,9 @@ class BestOfN(Run):
             more = f"; so {'does' if others == 1 else 'do'} {others} more" if others else ""
             share = f"{percent(ends[best].value)} % of what is possible"
             first = f"Best of {bon.ks[-1]}: {best} picks better answers than chance, {share}{more}"
-        return f"{first}; {', '.join(losing)} worse." if losing else f"{first}."
+        answer = f"{first}; {', '.join(losing)} worse." if losing else f"{first}."
+        curves, *contrasts = self.numbers()
+        return [curves._replace(title=answer, lead=(curves.title,)), *contrasts]
 
     def numbers(self) -> Sequence[Table]:
         """The curves and the paired differences; under both, how far the grader can be trusted."""
@@ -520,7 +503,7 @@ class Ppo(Run):
 
     def footer(self) -> str:
         paths = f"curves: {self.folder / CURVES}   policy: transformers/{self.folder / 'policy'}"
-        return self.message or f"run: {self.folder}   {paths}"
+        return self.message or f"{super().footer()}   {paths}"
 
 
 # --- correlate ---
@@ -590,7 +573,7 @@ def correlation_sentences(result: CorrelationSummary) -> list[str]:
     return sentences + [f"{column.name}: {column.note}" for column in result.downstream if column.note]
 
 
-def set_sentences(part: ModelSet, units: str = "models") -> Iterator[str]:
+def set_sentences(part: ModelSet, units: str) -> Iterator[str]:
     """Of one set of models, by the first measure."""
     if part.problem:
         yield f"{part.problem}."

@@ -25,7 +25,7 @@ from prb.progress import SILENT, Progress
 from prb.reporting.evaluation_results import evaluation_table, numbers_table
 from prb.reporting.figures import contrasts, load_matplotlib
 from prb.reporting.format import as_csv, distinct, markdown, without_folders
-from prb.reporting.gather import DataFile, Inputs, gather, inside, is_under_way, read_partial
+from prb.reporting.gather import DataFile, Inputs, gather, inside
 from prb.reporting.leaderboard import board_data, cost_data, describe, stability_data
 from prb.reporting.pages import evidence_data, model_data, pairs_data, users_data
 from prb.runs import draft
@@ -108,18 +108,10 @@ def report(config: ReportConfig, *, progress: Progress = SILENT) -> Path:
         raise BadInput("name at least one run folder")
     first = config.runs[0]
     out = config.out or inside(first if first.is_dir() else first.parent, "report")
-    under_way = [run for run in config.runs if is_under_way(run)]
     check_target(out)
     if config.figures:
         load_matplotlib()
-    parts = [read_partial(run) for run in under_way]
-    inputs = gather(
-        [run for run in config.runs if run not in under_way],
-        runs=[run for run, _ in parts if run is not None],
-        notices=[table for _, table in parts],
-        texts=config.texts,
-        progress=progress,
-    )
+    inputs = gather(config.runs, texts=config.texts, progress=progress)
     return write_site(inputs, out, figures=config.figures, progress=progress)
 
 
@@ -176,7 +168,8 @@ def write_pages(folder: Path, inputs: Inputs, progress: Progress) -> None:
                 empty = False
             if not (is_evidence and empty):
                 shown.append(page)
-    runs = inputs.evaluations
+    of_groups = [entry.run for group in inputs.groups for entry in group.entries]
+    runs = {run.folder: run for run in (*of_groups, *inputs.ratings)}.values()
     names = distinct([run.folder.name for run in runs])
     summaries = {name: public(run.summary) for name, run in zip(names, runs, strict=True)}
     more = f" + {len(names) - 3} more" if len(names) > 3 else ""

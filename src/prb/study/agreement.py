@@ -4,7 +4,7 @@ sentences."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -226,43 +226,42 @@ def attention_checks(rows: Iterable[Judgment]) -> Iterator[AttentionCheck]:
             yield AttentionCheck(row.annotator, row.before, row.ratings["rejected"]["relevance"])
 
 
-def votes_matrix(
-    rows: Sequence[Judgment], votes: Callable[[Judgment], Mapping[str, int]]
-) -> tuple[Ints, Ints, list[str]]:
-    """Units × annotators, −1 where there is no vote; the group of each unit; the annotators. `votes` are the values of
-    a judgment by unit."""
-    voted = [(row, unit, value) for row in rows for unit, value in votes(row).items()]
-    group = {unit: row.group for row, unit, _ in voted}
-    annotators = sorted({row.annotator for row, *_ in voted})
+Vote = tuple[Judgment, str, int]
+"""A judgment, what it is about, and the number of what it says."""
+
+
+def votes_matrix(votes: Sequence[Vote]) -> tuple[Ints, Ints, list[str]]:
+    """Units × annotators, −1 where there is no vote; the group of each unit; the annotators."""
+    group = {unit: row.group for row, unit, _ in votes}
+    annotators = sorted({row.annotator for row, *_ in votes})
     matrix: Ints = np.full((len(group), len(annotators)), -1, dtype=np.int64)
     line, column = {unit: n for n, unit in enumerate(group)}, {name: n for n, name in enumerate(annotators)}
-    for row, unit, value in voted:
+    for row, unit, value in votes:
         matrix[line[unit], column[row.annotator]] = value
     return matrix, codes(list(group.values())), annotators
 
 
-def preference_vote(row: Judgment, when: str = "after") -> dict[str, int]:
+def preference_votes(rows: Sequence[Judgment], when: str) -> list[Vote]:
     """0, 1 or 2 (neither). A hash of the item decides which answer is 0: if it were always the labeled one,
     everybody choosing the labeled answer would count as agreement by chance."""
-    if not (preferred := getattr(row, when)):
-        return {}
-    code = (draw(0, "label", row.item) + (preferred == "rejected")) % 2
-    return {row.item: 2 if preferred == "neither" else code}
+    votes = []
+    for row in rows:
+        if preferred := getattr(row, when):
+            code = (draw(0, "label", row.item) + (preferred == "rejected")) % 2
+            votes.append((row, row.item, 2 if preferred == "neither" else code))
+    return votes
 
 
 def agreement_by_question(
     kept: Sequence[Judgment], unrevised: Sequence[Judgment], draws: int
 ) -> dict[str, QuestionAgreement]:
-    def of_rating(row: Judgment, criterion: str) -> dict[str, int]:
-        return {f"{row.item} {answer}": ratings[criterion] - 1 for answer, ratings in row.ratings.items()}
-
     agreement = {}
-    for name, rows, votes in (
-        ("before", unrevised, partial(preference_vote, when="before")),
-        ("after", kept, preference_vote),
-        ("difference", kept, lambda row: {row.item: DIFFERENCES.index(row.difference)} if row.difference else {}),
+    for name, votes in (
+        ("before", preference_votes(unrevised, "before")),
+        ("after", preference_votes(kept, "after")),
+        ("difference", [(r, r.item, DIFFERENCES.index(r.difference)) for r in kept if r.difference]),
     ):
-        matrix, groups, _ = votes_matrix(rows, votes)
+        matrix, groups, _ = votes_matrix(votes)
         alpha, fleiss, ac1 = (
             with_interval(partial(coefficient, values=3), matrix, groups, draws=draws)
             for coefficient in (krippendorff_alpha, fleiss_kappa, gwet_ac1)
@@ -270,7 +269,8 @@ def agreement_by_question(
         agreement[name] = QuestionAgreement(alpha, fleiss, ac1)
     ordinal = partial(krippendorff_alpha, values=len(RATINGS), ordinal=True)
     for criterion in CRITERIA:
-        matrix, groups, _ = votes_matrix(unrevised, partial(of_rating, criterion=criterion))
+        rated = [(r, f"{r.item} {a}", given[criterion] - 1) for r in unrevised for a, given in r.ratings.items()]
+        matrix, groups, _ = votes_matrix(rated)
         agreement[criterion] = QuestionAgreement(with_interval(ordinal, matrix, groups, draws=draws))
     return agreement
 
@@ -329,7 +329,7 @@ def personal_share(items: Iterable[Sequence[Judgment]]) -> PersonalShare:
 
 def annotator_summaries(rows: Sequence[Judgment], checks: dict[str, tuple[int, int]]) -> list[AnnotatorSummary]:
     """Of everybody who finished an item."""
-    matrix, _, annotators = votes_matrix(rows, preference_vote)
+    matrix, _, annotators = votes_matrix(preference_votes(rows, "after"))
     accuracy = dawid_skene(matrix, 3) if len(matrix) else np.zeros(0)
     finished = {name: [CREDIT[r.after] for r in rows if r.annotator == name and r.after] for name in annotators}
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from importlib.resources import files
@@ -61,7 +61,7 @@ CARELESS = 3
 """Index of the annotator who clicks through, so that the demo has something to flag."""
 
 
-def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
+def make_app(site: Site, hosts: Sequence[str]) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site = site
     app.add_middleware(
@@ -74,9 +74,7 @@ def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     )
     app.add_middleware(http.BodyLimit, max_bytes=MAX_BODY)
     app.add_middleware(http.SecurityHeaders, headers=HEADERS)
-    app.add_middleware(
-        TrustedHostMiddleware, allowed_hosts=[*http.LOOPBACK_NAMES, "[::1]", *(hosts or [])], www_redirect=False
-    )
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*http.LOOPBACK_NAMES, "[::1]", *hosts], www_redirect=False)
     app.mount("/static", StaticFiles(directory=str(files("prb.study") / "static")))
     for router in (PAGES, *([COLLECT] if site.kind == "collect" else []), ADMIN):
         app.include_router(router)
@@ -169,20 +167,14 @@ def fill(database: Database) -> None:
                 .order_by(ASSIGNMENT.c.position)
             ).all()
             for row in rows[: len(rows) - 2 * n]:
-                spent, *replies = simulated(row, n)
+                spent, replies = simulated(row, n)
                 for step, reply in enumerate(replies, 1):
-                    said, last = anything(row, n, step) | reply, step == len(replies)
-                    store_reply(connection, annotator, row.id, step, said, last=last, seconds=spent)
+                    last = step == len(replies)
+                    store_reply(connection, annotator, row.id, step, reply, last=last, seconds=spent)
 
 
-def anything(row: Any, n: int, step: int) -> dict[str, str]:
-    """A valid reply of annotator n to every question, drawn by hash: for those that are simulated no better."""
-    options = {field.name: [option.value for option in field.options] for field in validate_fields(step)}
-    return {name: of[draw(n, row.key, name) % len(of)] if of else "No remark." for name, of in options.items()}
-
-
-def simulated(row: Any, n: int) -> tuple[float, dict[str, str], dict[str, str]]:
-    """What annotator n says of an item in two steps, and how many seconds each takes."""
+def simulated(row: Any, n: int) -> tuple[float, list[dict[str, str]]]:
+    """How many seconds each of two steps takes annotator n, and what they say of an item."""
     careless = n == CARELESS
     dice = [draw(n, row.key, what) % 100 for what in range(12)]
     labeled, other = ("B", "A") if row.flipped else ("A", "B")
@@ -199,4 +191,9 @@ def simulated(row: Any, n: int) -> tuple[float, dict[str, str], dict[str, str]]:
     uneven = draw(0, "uneven", row.key) % 12 == 0  # a few items do differ in quality, and most annotators notice
     difference = ("quality" if uneven else "preference") if dice[9] < 88 else "unclear"
     spent = (9.0 if careless else 48.0) + dice[10] / 2
-    return spent, {**ratings, "prefer": before}, {"prefer": after, "difference": difference}
+    replies = [{**ratings, "prefer": before}, {"prefer": after, "difference": difference}]
+    for step, reply in enumerate(replies, 1):
+        for field in validate_fields(step):  # any valid reply to questions that are simulated no better
+            options = [option.value for option in field.options] or ["No remark."]
+            reply.setdefault(field.name, options[draw(n, row.key, field.name) % len(options)])
+    return spent, replies

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Semaphore
 from typing import Any
 
+import argon2
 import sqlalchemy as sa
 from sqlalchemy import JSON, Boolean, Column, Connection, Engine, Float, ForeignKey, Integer, String, Text, event
 
@@ -131,12 +132,6 @@ class Database:
         with self.engine.execution_options(prb_begin="IMMEDIATE").begin() as connection:
             yield connection
 
-    def scrub(self) -> None:
-        """After a deletion: empty the write-ahead log (SQLite overwrites freed pages by itself)."""
-        if self.sqlite:
-            with closing(self.engine.raw_connection()) as connection:  # not inside a transaction
-                connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
     def close(self) -> None:
         self.engine.dispose()
 
@@ -212,20 +207,11 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def hash_password(password: str) -> str:
-    from argon2 import PasswordHasher
-
-    return PasswordHasher().hash(password)
-
-
 def password_matches(stored: str, password: str) -> bool:
-    from argon2 import PasswordHasher
-    from argon2.exceptions import Argon2Error
-
     try:
         with PASSWORD_CHECKS:
-            return PasswordHasher().verify(stored, password)
-    except Argon2Error:
+            return argon2.PasswordHasher().verify(stored, password)
+    except argon2.exceptions.Argon2Error:
         return False
 
 
@@ -233,28 +219,23 @@ def replace_password(database: Database) -> str:
     """A new password for the administrator; sessions of the old one end, since they are bound to it."""
     password = new_token()[:PASSWORD_LENGTH]
     with database.write() as connection:
-        connection.execute(sa.update(STUDY).values(admin_hash=hash_password(password)))
+        connection.execute(sa.update(STUDY).values(admin_hash=argon2.PasswordHasher().hash(password)))
         log(connection, "password replaced")
     return password
 
 
-def stored_data(connection: Connection, annotator: int) -> dict[str, Any]:
-    """What is stored about one annotator, for them to read."""
-    replies = sa.select(sa.func.count()).select_from(REPLY.join(ASSIGNMENT)).where(ASSIGNMENT.c.annotator == annotator)
-    posts = connection.scalars(sa.select(POST.c.text).where(POST.c.annotator == annotator).order_by(POST.c.id)).all()
-    asked = connection.scalars(sa.select(ITEM.c.content).where(ITEM.c.owner == annotator)).all()
-    questions = [content["question"] for content in asked]
-    return {"replies": connection.scalar(replies), "posts": posts, "questions": questions}
-
-
-def delete_data(connection: Connection, annotator: int) -> None:
+def delete_data(database: Database, annotator: int) -> None:
     """Remove all an annotator gave; an empty row and the fact that somebody withdrew remain."""
-    assignments = sa.select(ASSIGNMENT.c.id).where(ASSIGNMENT.c.annotator == annotator)
-    connection.execute(sa.delete(REPLY).where(REPLY.c.assignment.in_(assignments)))
-    connection.execute(sa.delete(ASSIGNMENT).where(ASSIGNMENT.c.annotator == annotator))
-    for table, column in ((ITEM, ITEM.c.owner), (POST, POST.c.annotator), (AUDIT, AUDIT.c.annotator)):
-        connection.execute(sa.delete(table).where(column == annotator))
-    emptied = {"name": "withdrawn", "pseudonym": f"gone-{annotator}", "withdrawn": time.time()}
-    emptied |= dict.fromkeys(("token_hash", "consented", "external_id"))
-    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(**emptied))
-    log(connection, "data deleted on request")
+    with database.write() as connection:
+        assignments = sa.select(ASSIGNMENT.c.id).where(ASSIGNMENT.c.annotator == annotator)
+        connection.execute(sa.delete(REPLY).where(REPLY.c.assignment.in_(assignments)))
+        connection.execute(sa.delete(ASSIGNMENT).where(ASSIGNMENT.c.annotator == annotator))
+        for table, column in ((ITEM, ITEM.c.owner), (POST, POST.c.annotator), (AUDIT, AUDIT.c.annotator)):
+            connection.execute(sa.delete(table).where(column == annotator))
+        emptied = {"name": "withdrawn", "pseudonym": f"gone-{annotator}", "withdrawn": time.time()}
+        emptied |= dict.fromkeys(("token_hash", "consented", "external_id"))
+        connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(**emptied))
+        log(connection, "data deleted on request")
+    if database.sqlite:  # which overwrites freed pages by itself, but keeps the write-ahead log
+        with closing(database.engine.raw_connection()) as raw:  # not inside a transaction
+            raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")

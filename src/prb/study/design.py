@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import argon2
 import orjson
 import sqlalchemy as sa
 
@@ -85,7 +86,7 @@ def new_study(config: NewConfig) -> NewStudy:
         "kind": config.kind,
         "title": TITLES[config.kind],
         "settings": {**config.saved(), "consent": consent, "rubric": rubric, "practice": practice},
-        "admin_hash": db.hash_password(password),
+        "admin_hash": argon2.PasswordHasher().hash(password),
         "created": now,
         "secret": db.new_token(),
         "public_hash": db.sha256(public) if config.public else None,

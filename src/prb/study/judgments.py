@@ -7,7 +7,7 @@ export holds it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
 from string import ascii_uppercase
@@ -22,7 +22,6 @@ from prb.runs import read_json, write_json, write_lines, writing
 from prb.study.config import CRITERIA, ExportConfig, Judgment
 from prb.study.database import ANNOTATOR, ASSIGNMENT, AUDIT, ITEM, POST, REPLY, log, open_study, study_row
 
-STUDY_FILE, JUDGMENTS_FILE = "study.json", "judgements.jsonl"
 Row = dict[str, Any]
 SKIP_REASONS = {
     "unclear": "The question or an answer makes no sense",
@@ -58,11 +57,6 @@ class FormField(NamedTuple):
     hint: str = ""
     ends: tuple[str, str] = ("", "")
     """What the two ends of a scale mean."""
-
-    @property
-    def asks_which(self) -> bool:
-        """Whether the options are the answers, by their letters on the page; exported is what these stand for."""
-        return set("AB") <= {option.value for option in self.options}
 
 
 SCALE = tuple(FormOption(str(n), str(n), str(n)) for n in range(1, 6))
@@ -117,6 +111,11 @@ def collect_fields(step: int, answers: int) -> list[FormField]:
     return [*fields, FormField("best", "Which one do you prefer?", options)]
 
 
+def which_fields(fields: Iterable[FormField]) -> set[str]:
+    """Those whose options are the answers, by their letters on the page; exported is what these stand for."""
+    return {field.name for field in fields if set("AB") <= {option.value for option in field.options}}
+
+
 def check_reply(fields: Sequence[FormField], form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """The valid values, and for each other field what is missing or wrong."""
     reply: dict[str, str] = {}
@@ -138,18 +137,17 @@ def too_long(text: str) -> str:
     return f"This text has {len(text):,} characters; at most {MAX_TEXT:,} are allowed"
 
 
-def unblind(reply: Mapping[str, Any], flipped: bool, fields: Iterable[FormField]) -> dict[str, Any]:
-    """A validation reply to these fields with chosen and rejected in place of A and B."""
-    which = {field.name for field in fields if field.asks_which}
-    names = {"A": "rejected" if flipped else "chosen", "B": "chosen" if flipped else "rejected", "neither": "neither"}
-    unblinded: dict[str, Any] = {}
+def decoded(reply: Mapping[str, str], names: Mapping[str, Any], fields: Iterable[FormField]) -> dict[str, Any]:
+    """A reply to these fields with what the letters on the page stand for, by `names`, in place of the letters."""
+    which = which_fields(fields)
+    content: dict[str, Any] = {}
     for key, value in reply.items():
-        answer, dash, criterion = key.partition("-")
+        letter, dash, criterion = key.partition("-")
         if dash:
-            unblinded.setdefault("ratings", {}).setdefault(names[answer], {})[criterion] = int(value)
+            content.setdefault("ratings", {}).setdefault(names[letter], {})[criterion] = int(value)
         else:
-            unblinded[key] = names[value] if key in which else value
-    return unblinded
+            content[key] = names.get(value) if key in which else value
+    return content
 
 
 def shown_order(pseudonym: str, content: Mapping[str, Any]) -> list[int]:
@@ -160,15 +158,10 @@ def shown_order(pseudonym: str, content: Mapping[str, Any]) -> list[int]:
 
 def numbered_reply(reply: Mapping[str, str], pseudonym: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """A collection reply with answer numbers in place of letters, so that it does not depend on the order shown."""
-    number = dict(zip(LETTERS, shown_order(pseudonym, content), strict=False))
-    which = {field.name for field in form_fields("collect", 2, content) if field.asks_which}
-    numbered: dict[str, Any] = {}
-    for key, value in reply.items():
-        letter, dash, _ = key.partition("-")
-        if dash:
-            numbered.setdefault("ratings", [None] * len(number))[number[letter]] = int(value)
-        else:
-            numbered[key] = number.get(value) if key in which else value
+    numbers = dict(zip(LETTERS, shown_order(pseudonym, content), strict=False))
+    numbered = decoded(reply, numbers, form_fields("collect", 2, content))
+    if ratings := numbered.get("ratings"):
+        numbered["ratings"] = [ratings[n]["rating"] for n in range(len(numbers))]
     return numbered
 
 
@@ -215,12 +208,6 @@ def progress(connection: Connection, annotator: int) -> tuple[int, int]:
     counts = sa.select(sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)), sa.func.count())
     done, total = connection.execute(counts.where(ASSIGNMENT.c.annotator == annotator)).one()
     return done or 0, total
-
-
-def assigned_content(connection: Connection, annotator: int, assignment: int) -> dict[str, Any] | None:
-    """The item of an assignment, if it is this annotator's."""
-    items = sa.select(ITEM.c.content).join_from(ASSIGNMENT, ITEM)
-    return connection.scalar(items.where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator))
 
 
 Stored = Literal["saved", "kept", "missing"]
@@ -278,12 +265,8 @@ def undo_reply(connection: Connection, annotator: int) -> None:
 
 def undone_reply(connection: Connection, annotator: int, now: CurrentStep) -> dict[str, Any]:
     """The reply that was just taken back, to fill in the form again."""
-    detail = connection.scalar(
-        sa.select(AUDIT.c.detail)
-        .where(AUDIT.c.annotator == annotator, AUDIT.c.what == "undone")
-        .order_by(AUDIT.c.id.desc())
-        .limit(1)
-    )
+    undone = sa.select(AUDIT.c.detail).where(AUDIT.c.annotator == annotator, AUDIT.c.what == "undone")
+    detail = connection.scalar(undone.order_by(AUDIT.c.id.desc()).limit(1))
     if detail is None or (detail["assignment"], detail["step"]) != (now.assignment, now.step):
         return {}
     return dict(detail["reply"])
@@ -295,48 +278,49 @@ def export(config: ExportConfig) -> dict[str, int]:
     with closing(open_study(config.study)) as database, database.read() as connection:
         study = study_row(connection)
         if study.kind == "validate":
-            tables = {JUDGMENTS_FILE: [judgment.row() for judgment in judgments(connection)]}
+            tables = {"judgements.jsonl": [judgment.row() for judgment in judgments(connection)]}
         else:
             tables = collected_tables(connection)
     rows, folder = {name: len(table) for name, table in tables.items()}, config.out
+    about_file = folder / "study.json"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        previous = read_json(folder / STUDY_FILE) if (folder / STUDY_FILE).is_file() else {}
+        previous = read_json(about_file) if about_file.is_file() else {}
         if any(folder.iterdir()) and previous.get("created") != study.created:
             raise BadInput(f"{folder} exists and is not an export of this study; choose another --out")
     about = {key: getattr(study, key) for key in ("kind", "title", "created", "settings")}
     # first, so that an interrupted export can be repeated
-    write_json(folder / STUDY_FILE, {**about, "exported": time.time(), "rows": rows})
+    write_json(about_file, {**about, "exported": time.time(), "rows": rows})
     for name, table in tables.items():
         write_lines(folder / name, table)
     return rows
 
 
-def _replies(connection: Connection) -> Iterable[list[Any]]:
-    """The replies of each assignment, by step, with their annotator and item."""
+def _answered(connection: Connection) -> Iterator[tuple[Any, list[Any]]]:
+    """The item of each assignment that has replies, and these by step, with their annotator."""
+    items = {row.id: row for row in connection.execute(sa.select(ITEM))}
     rows = connection.execute(
         sa.select(REPLY, ASSIGNMENT.c.item, ASSIGNMENT.c.flipped, ASSIGNMENT.c.revised, ANNOTATOR.c.pseudonym)
         .select_from(REPLY.join(ASSIGNMENT).join(ANNOTATOR))
         .order_by(REPLY.c.assignment, REPLY.c.step)
     ).all()
-    return (list(steps) for _, steps in groupby(rows, key=lambda row: row.assignment))
-
-
-def _items(connection: Connection) -> dict[int, Any]:
-    return {row.id: row for row in connection.execute(sa.select(ITEM))}
+    for _, steps in groupby(rows, key=lambda row: row.assignment):
+        replies = list(steps)
+        yield items[replies[0].item], replies
 
 
 def judgments(connection: Connection) -> list[Judgment]:
     """One per annotator × item. Practice is left out."""
-    items, rows = _items(connection), list[Judgment]()
-    for steps in _replies(connection):
-        item, first = items[steps[0].item], steps[0]
+    rows = list[Judgment]()
+    for item, steps in _answered(connection):
+        first = steps[0]
         if item.content.get("practice"):
             continue
         rubric = has_rubric(item.content)
+        shown = ("rejected", "chosen") if first.flipped else ("chosen", "rejected")
+        names = {"A": shown[0], "B": shown[1], "neither": "neither"}
         replies = {
-            step.step: unblind(step.fields, first.flipped, form_fields("validate", step.step, item.content))
-            for step in steps
+            step.step: decoded(step.fields, names, form_fields("validate", step.step, item.content)) for step in steps
         }
         before, after = replies.get(1, {}), replies.get(2 if rubric else 1, {})
         rows.append(
@@ -349,7 +333,7 @@ def judgments(connection: Connection) -> list[Judgment]:
                 check=item.is_check,
                 rubric=rubric,
                 annotator=first.pseudonym,
-                first="rejected" if first.flipped else "chosen",
+                first=shown[0],
                 ratings=before.get("ratings", {}),
                 before=before.get("prefer"),
                 after=after.get("prefer"),
@@ -372,13 +356,11 @@ def collected_tables(connection: Connection) -> dict[str, list[Row]]:
     ):
         profile = posts.setdefault(pseudonym, [])
         profile.append({"id": f"{pseudonym}-{len(profile) + 1}", "category": "", "text": text})
-    items = _items(connection)
     pairs, ratings, records = list[Row](), list[Row](), list[Row]()
-    for steps in _replies(connection):
-        wish = steps[0].fields.get("narrative")
+    for item, steps in _answered(connection):
+        user, wish = steps[0].pseudonym, steps[0].fields.get("narrative")
         if wish is None:
             continue
-        item, user = items[steps[0].item], steps[0].pseudonym
         key = f"{user}-{item.key}"
         common: Row = {
             "user": user,
@@ -388,7 +370,7 @@ def collected_tables(connection: Connection) -> dict[str, list[Row]]:
             "category": item.content["category"] or "other",
         }
         texts = dict(enumerate(item.content["answers"]))
-        which = {field.name for field in form_fields("collect", 2, item.content) if field.asks_which}
+        which = which_fields(form_fields("collect", 2, item.content))
         replies = [(name, value) for step in steps for name, value in step.fields.items()]
         more = {name: value for name, value in replies if name not in COLLECTED_ELSEWHERE}
         if more:

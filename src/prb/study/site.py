@@ -23,13 +23,13 @@ from prb.study.database import (
     ASSIGNMENT,
     ITEM,
     POST,
+    REPLY,
     STUDY,
     Database,
     delete_data,
     log,
     new_token,
     sha256,
-    stored_data,
     study_row,
 )
 from prb.study.judgments import (
@@ -38,7 +38,6 @@ from prb.study.judgments import (
     MAX_TEXT,
     SKIP_REASONS,
     CurrentStep,
-    assigned_content,
     check_reply,
     current_step,
     form_fields,
@@ -53,7 +52,6 @@ from prb.study.judgments import (
 )
 from prb.types import visible
 
-MAX_FIELDS = 10_000
 SIGN_INS_PER_MINUTE = 10
 ADMIN_SECONDS = 12 * 3600
 BOUND = 16
@@ -174,7 +172,7 @@ async def read_form(request: Request) -> Form:
         raise Refused(403, "This form came from another site")
     try:
         body = (await request.body()).decode()
-        pairs = parse_qsl(body, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="replace")
+        pairs = parse_qsl(body, keep_blank_values=True, max_num_fields=10_000, errors="replace")
     except (ClientDisconnect, ValueError):  # which a text that is not UTF-8 is, too
         raise Refused(400, "This form cannot be read") from None
     # no database text may hold a NUL; browsers send line ends as CRLF
@@ -305,19 +303,22 @@ def leave(request: Request, _: SignedIn, __: OwnForm) -> Response:
 
 @PAGES.get("/data")
 def data(request: Request, site: ServedSite, annotator: SignedIn) -> Response:
+    replies = sa.select(sa.func.count()).select_from(REPLY.join(ASSIGNMENT))
     with site.database.read() as connection:
-        stored = stored_data(connection, annotator.id)
-    shown = {"stored": stored, "pseudonym": annotator.pseudonym, "consent": site.settings["consent"]}
-    return site.page(request, "data.html", **shown)
+        stored: dict[str, Any] = {
+            "replies": connection.scalar(replies.where(ASSIGNMENT.c.annotator == annotator.id)),
+            "posts": posts_of(connection, annotator.id),
+            "asked": connection.scalars(sa.select(ITEM.c.content).where(ITEM.c.owner == annotator.id)).all(),
+        }
+    consent = site.settings["consent"]
+    return site.page(request, "data.html", **stored, pseudonym=annotator.pseudonym, consent=consent)
 
 
 @PAGES.post("/data/delete")
 def delete(request: Request, site: ServedSite, annotator: SignedIn, form: OwnForm) -> Response:
     if form.get("sure") != "yes":
         raise Refused(422, "Tick the box first", "Nothing was deleted. It cannot be undone, so go back and confirm it.")
-    with site.database.write() as connection:
-        delete_data(connection, annotator.id)
-    site.database.scrub()
+    delete_data(site.database, annotator.id)
     request.session.clear()
     text = "Everything you gave has been removed, and your link no longer works. Thank you for your time."
     return site.page(request, "message.html", heading="Your data is deleted", text=text)
@@ -390,7 +391,9 @@ def item_page(
 @PAGES.post("/task/{assignment}/{step}")
 def reply(request: Request, site: ServedSite, annotator: AtWork, assignment: Id, step: Id, form: Posted) -> Response:
     with site.database.read() as connection:
-        content = assigned_content(connection, annotator.id, assignment)
+        items = sa.select(ITEM.c.content).join_from(ASSIGNMENT, ITEM)
+        own = items.where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator.id)
+        content = connection.scalar(own)
         now = current_step(connection, annotator.id, site.kind)
     if content is None:
         raise Refused(404, "There is nothing here")
