@@ -81,7 +81,7 @@ def test_a_fresh_run_forgets_the_one_before_and_leaves_what_is_not_its_own(folde
 def test_another_configuration_is_refused_with_every_key_that_differs(folder):
     before = written(folder)
     other = {"dataset": "mirror", "seed": 1, "retrieval": {"k": 10, "ranker": "recency"}, "limit": 5}
-    assert refused(folder, RunConflict, "", other).splitlines() == [
+    assert refused(folder, RunConflict, "was made with other settings", other).splitlines() == [
         f"{folder} was made with other settings; choose another --out or change these back:",
         "  seed: 0 → 1",
         '  retrieval.ranker: "bm25" → "recency"',

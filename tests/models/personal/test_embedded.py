@@ -15,7 +15,12 @@ from prb.types import Ask, Query
 from prb.weights import here
 
 
-@pytest.mark.parametrize("lm", get_args(EmbeddedHead))
+SLOW = {"qwen2.5-1.5b"}
+
+
+@pytest.mark.parametrize(
+    "lm", [pytest.param(lm, marks=[pytest.mark.slow] if lm in SLOW else []) for lm in get_args(EmbeddedHead)]
+)
 def test_the_recorded_scores_are_those_of_the_embedded_head(lm):
     if here(lm) == "no":
         pytest.skip(f"needs its LLM: prb models pull {lm}")
