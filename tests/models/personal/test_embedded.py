@@ -14,7 +14,6 @@ from prb.models.personal import EmbeddedHead
 from prb.types import Ask, Query
 from prb.weights import here
 
-
 SLOW = {"qwen2.5-1.5b"}
 
 
