@@ -240,10 +240,13 @@ def test_a_comparison_says_which_model_is_better_for_these_users(changes: dict[s
     assert comparison(rows, same_data=True).lead == (says,)
 
 
-def test_so_few_users_that_nothing_can_be_significant_are_named(found: Callable[..., Evaluation]) -> None:
+@pytest.mark.parametrize("detectable", [None, 0.0], ids=["unknown", "no difference in any cluster"])
+def test_so_few_users_that_nothing_can_be_significant_are_named(
+    found: Callable[..., Evaluation], detectable: float | None
+) -> None:
     result = found(one=(0.5, 0.7, 0.2))
     summary = Summary.read(result.summary)
-    summary.contrasts[0] = replace(summary.contrasts[0], smallest_detectable=None)
+    summary.contrasts[0] = replace(summary.contrasts[0], smallest_detectable=detectable)
     verdict = Evaluation(result.folder, summary.as_json()).verdict
     assert verdict is not None
     assert verdict.size.endswith("2 users in 1 cluster · too few users to detect control")

@@ -253,8 +253,10 @@ def _audit_pairs(
     sides = ((marks(pair.chosen), marks(pair.rejected)) for pair in pairs)
     tested, looked_at = giveaways(sides, dataset.index.clusters)
     real = [word for word in tested if word.p < LEVEL]
-    progress.begin("whose votes they are")
-    votes = vote_shares(vote_tables(dataset.source), config.seed)
+    tables = vote_tables(dataset.source)
+    if tables:
+        progress.begin("whose votes they are")
+    votes = vote_shares(tables, config.seed)
     return AuditSummary(
         dataset=about,
         floors=[ModelAccuracy(model=name, accuracy=accuracy) for name, accuracy in scores.items()],

@@ -292,7 +292,7 @@ def _size(summary: Summary, measured: Sequence[Standing]) -> str:
     what = "a difference" if data.only_restraint else "control"
     if smallest := max(detectable, default=0):
         parts.append(f"detects {what} from about {percent(smallest, 0 if smallest > 0.02 else 1)} points")
-    elif tests and not detectable:
+    elif any(test.low != test.high for test in tests) or (tests and not detectable):
         parts.append(f"too few users to detect {what}")
     if data.left_out:
         parts.append(f"{data.left_out} rows with errors left out")

@@ -161,9 +161,12 @@ def write_pages(folder: Path, inputs: Inputs, progress: Progress) -> None:
             is_evidence = page.group == "Evidence"
             if page.name != "index" and not (inputs.others if is_evidence else inputs.groups):
                 continue
-            progress.begin(f"page {page.name}")
+            if not is_evidence:
+                progress.begin(f"page {page.name}")
             empty = True
             for name, value in page.build(inputs):
+                if is_evidence and empty:  # of those without data there is no page
+                    progress.begin(f"page {page.name}")
                 _write_data(folder, name, value)
                 empty = False
             if not (is_evidence and empty):
