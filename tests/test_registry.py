@@ -124,7 +124,6 @@ def test_options_take_the_types_of_the_factory():
         ("hammer?grip=wood", "tool 'hammer' needs size=…"),
         ("hamer?size=1", "no tool named 'hamer'; did you mean 'hammer'?"),
         ("zzzz", "no tool named 'zzzz'; there are: hammer, rope"),
-        ("rum", "no tool named 'rum'; there are: hammer, rope"),
         ("hammer?siz=1", "no option of tool 'hammer' named 'siz'; did you mean 'size'?"),
         ("hammer?zzz=1", "no option of tool 'hammer' named 'zzz'; it takes: size, weight, steel, path, grip, label"),
         ("rope?x=1", "no option of tool 'rope' named 'x'; it takes none"),

@@ -158,7 +158,7 @@ def first_line(error: BaseException) -> str:
 
 
 def unknown(kind: str, name: str, known: Collection[str], hint: str = "") -> UnknownName:
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
         return UnknownName(f"no {kind} named {name!r}; did you mean {near[0]!r}?")
     return UnknownName(f"no {kind} named {name!r}; " + (hint or f"there are: {', '.join(sorted(known))}"))
