@@ -271,12 +271,12 @@ class RayExecutor:
         if self._replicas:
             self._replicas.stop()
         for actor in self._actors:
-            with suppress(Exception):  # of a cluster that is gone
-                self._ray.kill(actor)
+            self._ray.kill(actor)
         self._actors = []
 
     def close(self) -> None:
-        self._stop_actors()
+        with suppress(Exception):  # of a cluster that is gone
+            self._stop_actors()
         if self._connected:
             self._ray.shutdown()
         if self._folder:
